@@ -1,0 +1,54 @@
+# Every target bootstraps .venv by itself; a machine needs python3 and make, nothing else.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LOCK := requirements/dev.lock
+KILLS ?= 50
+JOBS ?= 2
+
+help: ## list the targets
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(READY): $(LOCK) pyproject.toml
+	@echo "setting up $(VENV) (once; some hundred MB of wheels)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "bourn needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "this python3 has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/uv.lock
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip sync --quiet --require-hashes $(LOCK) requirements/uv.lock
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .
+	@touch $@
+
+setup: $(READY) ## make .venv with the locked dependencies
+
+format: $(READY) ## format the code and mend what ruff can mend
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+check: $(READY) ## format, lint, types, import layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache --config pyproject.toml
+
+unit: $(READY) ## the test suite without the crash run
+	@$(BIN)/python -m pytest -n $(JOBS) -q
+
+crash: $(READY) ## kill a node on local disk KILLS=50 times and check every promise
+	@$(BIN)/python -m tests.crash --kills $(KILLS)
+
+test: check unit crash ## everything that must pass before a change lands
+
+bench-engine: $(READY) ## measure the engine: table, and bench/results/engine.json
+	@$(BIN)/python -m bench.engine
+
+lock: $(READY) ## refresh the locked dependencies from pyproject.toml
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --upgrade pyproject.toml --group dev -o $(LOCK)
+
+clean: ## remove the environment and every cache
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help setup format check unit crash test bench-engine lock clean

@@ -1,0 +1,226 @@
+"""Every error, grouped by what the caller must do; `http/problems.py` alone turns them into HTTP.
+
+`code` is S2's code for the error. Three do not carry one on the wire (the two append conditions
+and an unwritten read); theirs is empty. Errors of storage name the object they are about.
+"""
+
+from typing import ClassVar
+
+
+class BournError(Exception):
+    """The root of everything that Bourn raises on purpose."""
+
+    code: ClassVar[str] = "other"
+
+    @property
+    def message(self) -> str:
+        """The text for a person."""
+        return str(self.args[0]) if self.args else self.code
+
+
+# Mend the request: nothing happened.
+
+
+class RequestError(BournError):
+    """The request cannot succeed as it is."""
+
+
+class BadJson(RequestError):
+    """The body is not the JSON that the call takes."""
+
+    code = "bad_json"
+
+
+class BadProto(RequestError):
+    """The body is not the protobuf message that the call takes."""
+
+    code = "bad_proto"
+
+
+class BadFrame(RequestError):
+    """A session frame is malformed."""
+
+    code = "bad_frame"
+
+
+class BadPath(RequestError):
+    """A path segment fails its grammar."""
+
+    code = "bad_path"
+
+
+class BadQuery(RequestError):
+    """A query parameter cannot be understood."""
+
+    code = "bad_query"
+
+
+class BadHeader(RequestError):
+    """A request header is missing or cannot be understood."""
+
+    code = "bad_header"
+
+
+class Invalid(RequestError):
+    """Well formed, but against a rule or a limit."""
+
+    code = "invalid"
+
+
+class SeqNumMismatch(RequestError):
+    """`match_seq_num` was not the next sequence number."""
+
+    code = ""
+
+    def __init__(self, next_seq_num: int) -> None:
+        super().__init__(f"the next sequence number is {next_seq_num}")
+        self.next_seq_num = next_seq_num
+
+
+class FencingTokenMismatch(RequestError):
+    """`fencing_token` was not the stream's."""
+
+    code = ""
+
+    def __init__(self, fencing_token: str) -> None:
+        super().__init__("the stream has another fencing token")
+        self.fencing_token = fencing_token
+
+
+class Unwritten(RequestError):
+    """The read starts where nothing is written yet and may not wait."""
+
+    code = ""
+
+    def __init__(self, tail_seq_num: int, tail_timestamp: int) -> None:
+        super().__init__(f"nothing is written at or after sequence number {tail_seq_num}")
+        self.tail_seq_num = tail_seq_num
+        self.tail_timestamp = tail_timestamp
+
+
+# The resource is not in the state that the call needs: nothing happened.
+
+
+class ResourceError(BournError):
+    """A basin or stream is missing, present, or going away."""
+
+
+class BasinNotFound(ResourceError):
+    """No such basin."""
+
+    code = "basin_not_found"
+
+    def __init__(self, basin: str) -> None:
+        super().__init__(f"basin `{basin}` not found")
+
+
+class StreamNotFound(ResourceError):
+    """No such stream."""
+
+    code = "stream_not_found"
+
+    def __init__(self, basin: str, stream: str) -> None:
+        super().__init__(f"stream `{stream}` in basin `{basin}` not found")
+
+
+class ResourceAlreadyExists(ResourceError):
+    """A create met a resource of that name."""
+
+    code = "resource_already_exists"
+
+
+class BasinDeletionPending(ResourceError):
+    """The basin is being deleted."""
+
+    code = "basin_deletion_pending"
+
+    def __init__(self, basin: str) -> None:
+        super().__init__(f"basin `{basin}` is being deleted")
+
+
+class StreamDeletionPending(ResourceError):
+    """The stream is being deleted."""
+
+    code = "stream_deletion_pending"
+
+    def __init__(self) -> None:
+        super().__init__("stream deletion pending")
+
+
+# Try again, perhaps elsewhere.
+
+
+class Unavailable(BournError):
+    """Not now: the node is starting, rebuilding, fenced or stopped. No promise about the append."""
+
+    code = "unavailable"
+
+
+class ServerDraining(BournError):
+    """The node is about to stop; nothing happened; connect again."""
+
+    code = "server_draining"
+
+
+class StorageFailed(BournError):
+    """The bucket failed; whether the append took effect is not known."""
+
+    code = "storage"
+
+
+class OutcomeUnknown(BournError):
+    """The append was accepted and then its outcome became unknown."""
+
+    code = "other"
+
+
+# The bucket, as its adapters report it.
+
+
+class BucketError(BournError):
+    """An object could not be read or written."""
+
+    code = "storage"
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
+
+
+class ObjectMissing(BucketError):
+    """No object of that key."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "no such object")
+
+
+class ObjectExists(BucketError):
+    """A create-only put met an object of that key: somebody's, or our own of a lost reply."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "the object exists already")
+
+
+class BucketUnavailable(BucketError):
+    """The request failed in a way that may pass; a put may or may not have taken effect."""
+
+
+class BucketRefused(BucketError):
+    """The request will fail again the same way (credentials, permission, no such bucket)."""
+
+
+# Give up: an operator must look.
+
+
+class Damaged(BournError):
+    """A stored object does not hold what was written to it; the message names the object."""
+
+    code = "storage"
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key} is damaged: {message}")
+        self.key = key
+
+
+class Fenced(Unavailable):
+    """A newer writer has taken over the bucket; this node must not ack or serve any more."""
