@@ -24,6 +24,9 @@ $(READY): $(LOCK) pyproject.toml
 
 setup: $(READY) ## make .venv with the locked dependencies
 
+serve: $(READY) ## run the server on ./bourn-data; flags by ARGS="--port 9000"
+	@exec $(BIN)/bourn serve $(ARGS)
+
 format: $(READY) ## format the code and mend what ruff can mend
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
@@ -51,4 +54,4 @@ clean: ## remove the environment and every cache
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup format check unit crash test bench-engine lock clean
+.PHONY: help setup serve format check unit crash test bench-engine lock clean

@@ -2,7 +2,16 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
+
+
+class Timer(Protocol):
+    """A call that has been put off."""
+
+    def cancel(self) -> None:
+        """Take the call back; harmless where it was made already."""
+        ...
 
 
 class Clock(Protocol):
@@ -20,6 +29,10 @@ class Clock(Protocol):
         """Return after `seconds` of this clock."""
         ...
 
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call back after `seconds` of this clock, on the running loop."""
+        ...
+
 
 class SystemClock:
     """The machine's own time."""
@@ -35,6 +48,10 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Sleep on the running loop."""
         await asyncio.sleep(seconds)  # noqa: TID251  this is the replacement
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Put a call off on the running loop."""
+        return asyncio.get_running_loop().call_later(max(seconds, 0.0), callback)
 
 
 class ManualClock:
@@ -66,6 +83,18 @@ class ManualClock:
         self._sleepers.append((self._elapsed + seconds, future))
         await future
 
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Put a call off until `advance` has passed its moment."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def due(done: asyncio.Future[None]) -> None:
+            if not done.cancelled():
+                callback()
+
+        future.add_done_callback(due)
+        self._sleepers.append((self._elapsed + seconds, future))
+        return _FutureTimer(future)
+
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass; both clocks move."""
         self._elapsed += seconds
@@ -75,3 +104,11 @@ class ManualClock:
         for _, future in sorted(due, key=lambda sleeper: sleeper[0]):
             if not future.done():
                 future.set_result(None)
+
+
+class _FutureTimer:
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self._future = future
+
+    def cancel(self) -> None:
+        self._future.cancel()

@@ -1,7 +1,8 @@
 """Every error, grouped by what the caller must do; `http/problems.py` alone turns them into HTTP.
 
-`code` is S2's code for the error. Three do not carry one on the wire (the two append conditions
-and an unwritten read); theirs is empty. Errors of storage name the object they are about.
+`code` is S2's code for the error. Some do not carry one on the wire (the two append conditions,
+an unwritten read, the two of content coding); theirs is empty. Errors of storage name the object
+they are about.
 """
 
 from typing import ClassVar
@@ -43,6 +44,22 @@ class BadFrame(RequestError):
     code = "bad_frame"
 
 
+class BadCompression(RequestError):
+    """Compressed bytes are corrupt, truncated or too large; whoever holds them names the format."""
+
+
+class UnsupportedEncoding(RequestError):
+    """The body's content coding is none of ours: 415, without a body."""
+
+    code = ""
+
+
+class NotAcceptable(RequestError):
+    """The client accepts no coding that we could answer in: 406, without a body."""
+
+    code = ""
+
+
 class BadPath(RequestError):
     """A path segment fails its grammar."""
 
@@ -63,6 +80,12 @@ class BadHeader(RequestError):
 
 class Invalid(RequestError):
     """Well formed, but against a rule or a limit."""
+
+    code = "invalid"
+
+
+class BadName(RequestError):
+    """A name fails its grammar; whoever knows where it stood raises that place's error of it."""
 
     code = "invalid"
 
@@ -209,6 +232,10 @@ class BucketRefused(BucketError):
     """The request will fail again the same way (credentials, permission, no such bucket)."""
 
 
+class BucketMisuse(BucketError, ValueError):
+    """The call breaks the port's rules (a key outside the grammar): a bug; nothing happened."""
+
+
 # Give up: an operator must look.
 
 
@@ -219,6 +246,31 @@ class Damaged(BournError):
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"{key} is damaged: {message}")
+        self.key = key
+
+
+class OutOfSequence(BournError):
+    """A stored batch does not follow the stream's state; the caller knows which object holds it."""
+
+    code = "storage"
+
+
+class Undecodable(BournError):
+    """Stored bytes hold no value of their format; the caller knows which object holds them."""
+
+    code = "storage"
+
+
+class NewerFormat(BournError):
+    """A newer Bourn wrote the object: whole, but not for this one, which must not go on without."""
+
+    code = "storage"
+
+    def __init__(self, key: str, version: int, readable: int) -> None:
+        super().__init__(
+            f"{key} has version {version}, so a newer Bourn wrote it; "
+            f"this one reads up to version {readable}"
+        )
         self.key = key
 
 
