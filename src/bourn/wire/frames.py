@@ -1,0 +1,231 @@
+"""Session frames (S2S): what an append or read session carries in its body, either way.
+
+    +----------------+-----------+-----------------------+
+    | length: 3 B BE | flag: 1 B | payload: length - 1 B |
+    +----------------+-----------+-----------------------+
+    flag  0x80  terminal: the last frame, an error
+          0x60  compression of the payload: 0 none, 1 zstd, 2 gzip, 3 invalid
+          0x10  reconnect advised; only from the server, only on regular frames
+          0x0f  reserved: sent as 0, ignored on receipt
+
+    regular payload    one protobuf message
+    terminal payload   +----------------+-----------------+
+                       | status: 2 B BE | body: JSON text |   never compressed
+                       +----------------+-----------------+
+
+`length` counts the flag and the payload: 1 to 2 MiB. A payload is at most 2 MiB - 1, and so is
+the message that it decompresses to. Frames and chunks of the body do not line up in any way.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from bourn.errors import BadCompression, BadFrame
+from bourn.limits import (
+    FRAME_COMPRESSION_THRESHOLD_BYTES,
+    FRAME_LENGTH_MAX,
+    FRAME_PAYLOAD_BYTES_MAX,
+)
+from bourn.wire.compression import Compression, Octets, compress, decompress
+
+_LENGTH_BYTES: Final = 3
+_HEAD_BYTES: Final = 4
+_HEAD: Final = struct.Struct(">I")  # length << 8 | flag
+_STATUS: Final = struct.Struct(">H")
+
+_TERMINAL: Final = 0x80
+_COMPRESSION: Final = 0x60
+_COMPRESSION_SHIFT: Final = 5
+_RECONNECT: Final = 0x10
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """A frame as received; `payload` is still compressed."""
+
+    payload: bytes
+    terminal: bool = False
+    compression: Compression = Compression.NONE
+    reconnect: bool = False
+
+    def message(self) -> bytes:
+        """Return the payload, decompressed; BadFrame if it cannot be, or is too large."""
+        if self.compression is Compression.NONE:
+            return self.payload
+        try:
+            return decompress(self.payload, self.compression, FRAME_PAYLOAD_BYTES_MAX)
+        except BadCompression as error:
+            raise BadFrame(error.message) from None
+
+
+class Terminal(NamedTuple):
+    """What a terminal frame says: an HTTP status and the JSON body that belongs to it."""
+
+    status: int
+    body: bytes
+
+
+# Flag byte to (terminal, compression, reconnect); None where the compression is invalid.
+_FLAGS: Final = tuple(
+    None
+    if flag & _COMPRESSION == _COMPRESSION
+    else (
+        bool(flag & _TERMINAL),
+        Compression((flag & _COMPRESSION) >> _COMPRESSION_SHIFT),
+        bool(flag & _RECONNECT),
+    )
+    for flag in range(256)
+)
+
+
+class FrameParser:
+    """Cuts a body into frames, fed with its chunks as they come.
+
+    It holds at most one incomplete frame. When a frame is malformed, `feed` still returns the
+    complete frames before it; the error then stands in `error` and is raised by the next call.
+    """
+
+    def __init__(self, limit: int = FRAME_LENGTH_MAX) -> None:
+        self._limit = limit
+        self._partial = bytearray()
+        self.error: BadFrame | None = None
+
+    def feed(self, data: Octets) -> list[Frame]:
+        """Take the next chunk and return every frame that it completes."""
+        if self.error is not None:
+            raise self.error
+        frames: list[Frame] = []
+        try:
+            position = self._complete_partial(data, frames) if self._partial else 0
+            self._parse(data, position, frames)
+        except BadFrame as error:
+            self.error = error
+            self._partial = bytearray()
+        return frames
+
+    def finish(self) -> None:
+        """Say that the body has ended; BadFrame if it was malformed or ended inside a frame."""
+        if self.error is None and self._partial:
+            self.error = BadFrame("body ended inside a frame")
+            self._partial = bytearray()
+        if self.error is not None:
+            raise self.error
+
+    def _parse(self, data: Octets, position: int, frames: list[Frame]) -> None:
+        size = len(data)
+        while size - position >= _HEAD_BYTES:
+            (head,) = _HEAD.unpack_from(data, position)
+            end = position + self._frame_bytes(head >> 8)
+            terminal, compression, reconnect = _flag_parts(head & 0xFF)
+            if end > size:
+                break
+            payload = bytes(data[position + _HEAD_BYTES : end])
+            frames.append(Frame(payload, terminal, compression, reconnect))
+            position = end
+        if position < size:
+            self._partial += memoryview(data)[position:]
+            self._check_partial_length()
+
+    def _complete_partial(self, data: Octets, frames: list[Frame]) -> int:
+        """Move what the partial frame lacks from the front of `data`; return how much that was."""
+        partial = self._partial
+        taken = 0
+        if len(partial) < _HEAD_BYTES:
+            taken = min(_HEAD_BYTES - len(partial), len(data))
+            partial += data[:taken]
+            if len(partial) < _HEAD_BYTES:
+                self._check_partial_length()
+                return taken
+        (head,) = _HEAD.unpack_from(partial)
+        lacking = self._frame_bytes(head >> 8) - len(partial)
+        terminal, compression, reconnect = _flag_parts(head & 0xFF)
+        available = len(data) - taken
+        partial += memoryview(data)[taken : taken + lacking]
+        if available < lacking:
+            return taken + available
+        with memoryview(partial) as view:
+            payload = bytes(view[_HEAD_BYTES:])
+        frames.append(Frame(payload, terminal, compression, reconnect))
+        self._partial = bytearray()
+        return taken + lacking
+
+    def _check_partial_length(self) -> None:
+        """Refuse a bad length before its flag has come."""
+        if len(self._partial) == _LENGTH_BYTES:
+            self._frame_bytes(int.from_bytes(self._partial, "big"))
+
+    def _frame_bytes(self, length: int) -> int:
+        if length == 0:
+            raise BadFrame("empty frame payload")
+        if length > self._limit:
+            raise BadFrame(f"frame length {length} exceeds {self._limit} bytes")
+        return _LENGTH_BYTES + length
+
+
+def _flag_parts(flag: int) -> tuple[bool, Compression, bool]:
+    parts = _FLAGS[flag]
+    if parts is None:
+        raise BadFrame("unknown frame compression")
+    return parts
+
+
+def frame_head(
+    payload_bytes: int,
+    compression: Compression = Compression.NONE,
+    *,
+    reconnect: bool = False,
+) -> bytes:
+    """Return the four bytes that go before a regular payload of that size.
+
+    For a sender that writes the payload's buffers as they are; `encode_frame` is for the others.
+    """
+    if payload_bytes > FRAME_PAYLOAD_BYTES_MAX:
+        raise ValueError(f"a frame cannot carry a payload of {payload_bytes} bytes")
+    flag = compression << _COMPRESSION_SHIFT | (_RECONNECT if reconnect else 0)
+    return _HEAD.pack((payload_bytes + 1) << 8 | flag)
+
+
+def encode_frame(
+    payload: Octets | Sequence[Octets],
+    compression: Compression = Compression.NONE,
+    *,
+    reconnect: bool = False,
+) -> bytes:
+    """Return a regular frame around a message, given whole or as the buffers that make it up.
+
+    A message below the threshold, or one that would outgrow the frame by being compressed, goes
+    out uncompressed.
+    """
+    if isinstance(payload, Octets):
+        buffers: Sequence[Octets] = (payload,)
+        size = len(payload)
+    else:
+        buffers = payload
+        size = sum(map(len, payload))
+    if size > FRAME_PAYLOAD_BYTES_MAX:
+        raise ValueError(f"a frame cannot carry a message of {size} bytes")
+    if compression is not Compression.NONE and size >= FRAME_COMPRESSION_THRESHOLD_BYTES:
+        compressed = compress(b"".join(buffers), compression)
+        if len(compressed) <= FRAME_PAYLOAD_BYTES_MAX:
+            return frame_head(len(compressed), compression, reconnect=reconnect) + compressed
+    return b"".join((frame_head(size, reconnect=reconnect), *buffers))
+
+
+def encode_terminal(status: int, body: bytes) -> bytes:
+    """Return the terminal frame of an HTTP status and its JSON body."""
+    length = 1 + _STATUS.size + len(body)
+    if length > FRAME_LENGTH_MAX:
+        raise ValueError(f"a terminal frame cannot carry {len(body)} bytes")
+    return _HEAD.pack(length << 8 | _TERMINAL) + _STATUS.pack(status) + body
+
+
+def decode_terminal(frame: Frame) -> Terminal:
+    """Return what a terminal frame says, for a client."""
+    if frame.compression is not Compression.NONE:
+        raise BadFrame("a terminal frame must not be compressed")
+    if len(frame.payload) < _STATUS.size:
+        raise BadFrame("a terminal frame must carry a status")
+    (status,) = _STATUS.unpack_from(frame.payload)
+    return Terminal(status, frame.payload[_STATUS.size :])

@@ -1,0 +1,510 @@
+import base64
+import json
+import re
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bourn.errors import BadJson, Invalid
+from bourn.limits import U64_MAX
+from bourn.model.record import Record, command_of, fence_record, metered_bytes, trim_record
+from bourn.wire import json_input
+from bourn.wire.json import Format
+from bourn.wire.json_input import JsonAppendInput, decode_append_input
+
+RAW, BASE64 = Format
+
+
+def decode(text: str | bytes, fmt: Format = RAW) -> JsonAppendInput:
+    return decode_append_input(text.encode() if isinstance(text, str) else text, fmt)
+
+
+def records(text: str, fmt: Format = RAW) -> list[Record]:
+    return decode(f'{{"records":[{text}]}}', fmt).records
+
+
+def refusal(text: str | bytes, fmt: Format = RAW) -> str:
+    with pytest.raises(BadJson) as caught:
+        decode(text, fmt)
+    return caught.value.message
+
+
+# The vectors of the specification
+
+
+def test_a_trim_command_in_base64() -> None:
+    text = '{"headers":[["","dHJpbQ=="]],"body":"AAAAAAAAAGQ="}'
+    assert records(text, BASE64) == [trim_record(100)]
+    assert bytes.fromhex("0000000000000064") == trim_record(100).body
+
+
+def test_a_fence_command_in_raw() -> None:
+    [record] = records('{"headers":[["","fence"]],"body":"abc"}')
+    assert record == fence_record("abc")
+    assert metered_bytes(record.headers, record.body) == 18
+
+
+def test_a_command_that_clears_the_fence() -> None:
+    [record] = records('{"headers":[["","fence"]]}')
+    assert record == fence_record("")
+    assert command_of(record.headers, record.body)
+    assert metered_bytes(record.headers, record.body) == 15
+
+
+def test_an_empty_record() -> None:
+    assert records("{}") == [Record()]
+
+
+# Shape
+
+
+def test_everything_at_once() -> None:
+    decoded = decode(
+        """ { "fencing_token" : "t", "match_seq_num":18446744073709551615, "records" : [
+        {"body":"b\\u00e9","headers":[["k","v"],["k",""]],"timestamp":0},
+        {"timestamp":18446744073709551615}, {"body":""} ] }
+        """
+    )
+    assert decoded == JsonAppendInput(
+        [
+            Record("bé".encode(), ((b"k", b"v"), (b"k", b"")), 0),
+            Record(timestamp=U64_MAX),
+            Record(),
+        ],
+        U64_MAX,
+        "t",
+    )
+
+
+def test_null_stands_for_absent() -> None:
+    assert decode(
+        '{"records":[{"headers":null,"body":null,"timestamp":null}],'
+        '"match_seq_num":null,"fencing_token":null}'
+    ) == JsonAppendInput([Record()], None, None)
+
+
+def test_zero_and_empty_are_values() -> None:
+    assert decode('{"records":[],"match_seq_num":0,"fencing_token":""}') == ([], 0, "")
+
+
+def test_headers_may_be_pairs_or_objects_and_keep_order_and_repeats() -> None:
+    text = '{"headers":[["a","1"],{"name":"b","value":"2"},{"value":"3","name":"a"},["a","1"]]}'
+    expected = ((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"a", b"1"))
+    assert records(text)[0].headers == expected
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert decode(
+        '{"x":{"records":1},"records":[{"body":"b","y":[1.5,-3,1e300,{"z":null}]},'
+        '{"headers":[{"name":"n","value":"v","w":true}]}],"match_seq_nums":-1}'
+    ) == JsonAppendInput([Record(b"b"), Record(headers=((b"n", b"v"),))], None, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        "null",
+        '"records"',
+        "1",
+        '{"records":null}',
+        '{"records":{}}',
+        '{"records":"[]"}',
+        '{"records":[null]}',
+        '{"records":[[]]}',
+        '{"records":["body"]}',
+        '{"records":[{"body":1}]}',
+        '{"records":[{"body":["b"]}]}',
+        '{"records":[{"body":true}]}',
+        '{"records":[{"headers":{}}]}',
+        '{"records":[{"headers":"ab"}]}',
+        '{"records":[{"headers":["ab"]}]}',
+        '{"records":[{"headers":[null]}]}',
+        '{"records":[{"headers":[[]]}]}',
+        '{"records":[{"headers":[["a"]]}]}',
+        '{"records":[{"headers":[["a","b","c"]]}]}',
+        '{"records":[{"headers":[["a",1]]}]}',
+        '{"records":[{"headers":[["a",null]]}]}',
+        '{"records":[{"headers":[{"name":"a"}]}]}',
+        '{"records":[{"headers":[{"value":"a"}]}]}',
+        '{"records":[{"headers":[{"name":null,"value":"a"}]}]}',
+        '{"records":[{"timestamp":"1"}]}',
+        '{"records":[{"timestamp":true}]}',
+        '{"records":[{"timestamp":[]}]}',
+        '{"records":[],"match_seq_num":"1"}',
+        '{"records":[],"fencing_token":1}',
+        '{"records":[],"fencing_token":["t"]}',
+    ],
+)
+@pytest.mark.parametrize("fmt", Format)
+def test_a_wrong_shape_is_bad_json(text: str, fmt: Format) -> None:
+    assert refusal(text, fmt)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("-1", "-0", "-0.0", "0.0", "1.0", "1.5", "1e3", "1E3", "0e0", "1e-3", "1e999", "-1e999"),
+        *("18446744073709551616", "-18446744073709551615", "99999999999999999999", "1" * 5000),
+    ],
+)
+@pytest.mark.parametrize("field", ["timestamp", "match_seq_num"])
+@pytest.mark.parametrize("fmt", Format)
+def test_a_number_that_is_no_u64_is_bad_json(number: str, field: str, fmt: Format) -> None:
+    text = {
+        "timestamp": '{"records":[{"timestamp":1},{"timestamp":%s}]}',
+        "match_seq_num": '{"records":[],"match_seq_num":%s}',
+    }[field] % number
+    assert refusal(text, fmt)
+
+
+@given(st.integers(0, U64_MAX))
+@example(U64_MAX)
+@example(2**63)
+@example(2**53 + 1)
+@example(0)
+def test_every_u64_is_exact(number: int) -> None:
+    text = f'{{"records":[{{"timestamp":{number},"body":"-0"}}],"match_seq_num":{number}}}'
+    decoded = decode(text)
+    assert decoded.records == [Record(b"-0", (), number)]
+    assert decoded.match_seq_num == number
+
+
+def test_a_negative_zero_elsewhere_does_no_harm() -> None:
+    assert decode('{"records":[{"timestamp":0}],"x":-0}').records == [Record(timestamp=0)]
+    assert refusal('{"records":[{"timestamp":-0}],"x":0}')
+
+
+def test_a_fencing_token_is_at_most_36_bytes_of_utf_8() -> None:
+    text = '{"records":[],"fencing_token":"%s"}'
+    assert decode(text % ("é" * 18)).fencing_token == "é" * 18
+    for token in ("é" * 18 + "x", "x" * 37):
+        message = refusal(text % token)
+        assert message == "fencing token must not exceed 36 bytes in length"
+
+
+@pytest.mark.parametrize("extra", ["", ',"x":1'])
+def test_a_batch_may_have_1000_records_and_no_more(extra: str) -> None:
+    def text(count: int) -> str:
+        return '{"records":[' + ",".join(["{}"] * count) + "]" + extra + "}"
+
+    assert len(decode(text(1000)).records) == 1000
+    with pytest.raises(Invalid, match="record batch must not exceed 1000 records"):
+        decode(text(1001))
+
+
+# Text
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (b"", "line 1 column 1"),
+        (b"  ", "line 1 column 1"),
+        (b'{"records":[}', "line 1 column 13"),
+        (b'{"records":[]', "line 1 column 14"),
+        (b'{"records":[]}x', "line 1 column 15"),
+        (b'{\n"records":\n [,]}', "line 3 column 3"),
+        (b'\xef\xbb\xbf{"records":[]}', "line 1 column 1"),
+        (b'{"records":[{"body":"\xff"}]}', "line 1 column 22"),
+        (b'{"records":\n[{"body":"ab\xed\xa0\x80"}]}', "line 2 column 13"),
+        (b'{"records":[],"x":"\xc3"}', "line 1 column 20"),
+        (b'{"records":[{"body":"\\ud800"}]}', "line 1 column 22"),
+    ],
+)
+def test_the_message_names_the_place_where_the_text_goes_wrong(text: bytes, place: str) -> None:
+    assert refusal(text).endswith(f" at {place}")
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        *('"\\ud800"', '"\\udc00"', '"\\ud800x"', '"\\ud800\\ud800"', '"\\udc00\\ud800"'),
+        *('"\\x"', '"\\u12"', '"\n"', '"\x00"', '"\x1f"', "'a'", "01", "+1", ".5", "1.", "1e"),
+        *("NaN", "Infinity", "tru", "True", "[1,]", '{"a":1,}', '{"a"}', "{1:2}", "/**/1", ""),
+    ],
+)
+@pytest.mark.parametrize("shape", ['{"records":[{"body":%s}]}', '{"records":[],"unknown":%s}'])
+def test_what_is_no_json_is_refused_wherever_it_stands(inside: str, shape: str) -> None:
+    assert re.search(r" at line \d+ column \d+$", refusal(shape % inside))
+
+
+def test_an_escaped_pair_of_surrogates_is_one_character() -> None:
+    assert records('{"body":"\\ud83d\\ude00"}')[0].body == "😀".encode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"records":[],"records":[]}',
+        '{"records":[{"body":"a","body":"a"}]}',
+        '{"records":[{"body":null,"body":"a"}]}',
+        '{"records":[{"timestamp":1,"timestamp":1}]}',
+        '{"records":[{"headers":[],"headers":[]}]}',
+        '{"records":[{"headers":[{"name":"a","value":"b","name":"c"}]}]}',
+        '{"records":[],"fencing_token":"a","fencing_token":"a"}',
+        '{"records":[],"match_seq_num":null,"match_seq_num":1}',
+        '{"records":[{"body":"a","b\\u006fdy":"a"}]}',
+        '{"records":[],"x":1,"x":1}',
+        '{"records":[{"x":1,"x":1}]}',
+        '{"records":[],"x":[{"y":{"z":1,"z":2}}]}',
+        # The colon of the second key is hidden behind one that is written as an escape.
+        '{"records":[{"body":"\\u003a","body":"\\u003a"}]}',
+        '{"records":[{"body":"","body":"\\u003A"}]}',
+        '{"records":[{"body":"x"},{"body":":","body":"\\u003a\\u003a"}]}',
+    ],
+)
+def test_a_key_given_twice_is_refused_wherever_it_stands(text: str) -> None:
+    assert re.fullmatch(r"duplicate field `\w+`", refusal(text))
+
+
+def test_a_long_key_given_twice_is_named_in_short() -> None:
+    key = "k" * 100_000
+    assert len(refusal(f'{{"records":[],"{key}":1,"{key}":1}}')) < 100
+
+
+@pytest.mark.parametrize(
+    "body",
+    [":", '{"a":"b"}', "12:30", "\\u003a", "\\u003A\\u003a:", "\\\\u003a", '\\"a\\":'],
+    ids=repr,
+)
+@pytest.mark.parametrize("extra", ["", ',"fencing_token":"a:b"', ',"x":{"y:":"z:"}'])
+def test_colons_in_strings_are_no_keys(body: str, extra: str) -> None:
+    body = body if "\\" in body else json.dumps(body)[1:-1]
+    text = f'{{"records":[{{"body":"{body}","headers":[["{body}",":"],{{"name":":","value":""}}]}}]'
+    [record] = decode(text + extra + "}").records
+    expected = json.loads(f'"{body}"').encode()
+    assert record == Record(expected, ((expected, b":"), (b":", b"")))
+
+
+nests = pytest.mark.parametrize(
+    ("opening", "closing"), [("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")], ids=repr
+)
+
+
+@nests
+def test_an_unknown_field_may_be_nested(opening: str, closing: str) -> None:
+    text = '{"records":[],"x":' + opening * 100 + "0" + closing * 100 + "}"
+    assert decode(text).records == []
+
+
+@pytest.mark.parametrize("depth", [900, 1000, 1023, 1030, 5000, 200_000])
+@nests
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"records":[],"x":', "}"),
+        ("", ""),
+        ('{"records":', "}"),
+        ('{"records":[{"headers":', "}]}"),
+        ('{"records":[{"body":', "}]}"),
+    ],
+)
+def test_deep_nesting_is_read_or_refused_and_never_more(
+    depth: int, opening: str, closing: str, before: str, after: str
+) -> None:
+    with suppress(BadJson):
+        decode(before + opening * depth + "0" + closing * depth + after)
+    assert refusal(before + opening * depth)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_an_input_or_bad_json(data: bytes) -> None:
+    for fmt in Format:
+        for body in (data, b'{"records":[{"body":"' + data + b'"}]}'):
+            with suppress(BadJson, Invalid):
+                decode_append_input(body, fmt)
+
+
+# Base64
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "A",
+            "AA",
+            "AAA",
+            "AAAAA",
+            "AA=",
+            "A===",
+            "====",
+            "=AAA",
+            "AA==AA==",
+            "AAAA=",
+            "AAAA====",
+        ),
+        *("AB==", "AAB=", "A-A=", "A_A=", "AA==\\n", " AA==", "A A=", "AA\\u0000=", "é==="),
+    ],
+)
+@pytest.mark.parametrize(
+    "shape", ['{"body":"%s"}', '{"headers":[["","%s"]]}', '{"headers":[["%s",""]]}']
+)
+def test_base64_that_is_not_canonical_is_invalid(text: str, shape: str) -> None:
+    with pytest.raises(Invalid, match=r"^invalid Base64 encoding$"):
+        records(shape % text, BASE64)
+
+
+@given(st.text("AQgwBZ09az+/=-_ \n", max_size=12))
+def test_base64_is_taken_exactly_where_it_is_what_we_would_write(text: str) -> None:
+    try:
+        data = base64.b64decode(text, validate=True)
+        canonical = base64.b64encode(data).decode() == text
+    except ValueError:
+        canonical = False
+    if canonical:
+        assert records(json.dumps({"body": text}), BASE64) == [Record(data)]
+    else:
+        with pytest.raises(Invalid):
+            records(json.dumps({"body": text}), BASE64)
+
+
+def test_a_fencing_token_is_text_in_either_format() -> None:
+    assert decode('{"records":[],"fencing_token":"not base64!"}', BASE64).fencing_token
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"records":[{"body":"!"},{"timestamp":-1}]}',
+        '{"records":[{"body":"!"},{"timestamp":18446744073709551616}]}',
+        '{"records":[{"body":"!"}],"fencing_token":"%s"}' % ("x" * 37),
+        '{"records":[{"body":"!"},{"body":"","body":""}]}',
+        '{"records":[{"body":"!"}]',
+    ],
+)
+def test_bad_json_wins_over_invalid_base64(text: str) -> None:
+    assert refusal(text, BASE64)
+
+
+# Quick and exact agree
+
+
+class Member(NamedTuple):
+    """A JSON object by its members, so that a key can be given twice."""
+
+    members: list[tuple[str, Any]]
+
+
+def spell(value: Any, draw: Any) -> str:
+    """Write JSON with escapes and blanks wherever the text allows them."""
+    blank: str = draw(st.sampled_from(["", "", " ", "\n\t"]))
+    if isinstance(value, Member):
+        items = [f"{spell(key, draw)}:{spell(item, draw)}" for key, item in value.members]
+        return blank + "{" + ",".join(items) + "}" + blank
+    if isinstance(value, list | tuple):
+        return blank + "[" + ",".join(spell(item, draw) for item in value) + "]" + blank
+    if isinstance(value, str):
+        if draw(st.booleans()):
+            return blank + json.dumps(value, ensure_ascii=draw(st.booleans())) + blank
+        units = value.encode("utf-16-be")
+        escapes = [f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)]
+        return blank + '"' + "".join(escapes) + '"' + blank
+    return blank + json.dumps(value) + blank
+
+
+def repeats_a_key(value: Any) -> bool:
+    if isinstance(value, Member):
+        keys = [key for key, _ in value.members]
+        return len(set(keys)) < len(keys) or any(repeats_a_key(item) for _, item in value.members)
+    return isinstance(value, list | tuple) and any(map(repeats_a_key, value))
+
+
+strings = st.text(st.sampled_from('ab:"\\{}é😀\n-0'), max_size=6)
+numbers = st.sampled_from([0, 1, 2**53 + 1, U64_MAX])
+junk = st.recursive(
+    st.none()
+    | st.booleans()
+    | strings
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.builds(Member, st.lists(st.tuples(strings, inner), max_size=3))
+    ),
+    max_leaves=5,
+)
+header = st.tuples(strings, strings) | st.builds(
+    lambda name, value: Member([("name", name), ("value", value)]), strings, strings
+)
+record_member = st.one_of(
+    st.tuples(st.just("body"), st.none() | strings),
+    st.tuples(st.just("timestamp"), st.none() | numbers),
+    st.tuples(st.just("headers"), st.none() | st.lists(header, max_size=2)),
+    st.tuples(strings, junk),
+)
+input_member = st.one_of(
+    st.tuples(st.just("match_seq_num"), st.none() | numbers),
+    st.tuples(st.just("fencing_token"), st.none() | strings),
+    st.tuples(strings, junk),
+)
+record = st.builds(Member, st.lists(record_member, max_size=3))
+inputs = st.builds(
+    lambda items, members, at: Member([*members[:at], ("records", items), *members[at:]]),
+    st.lists(record, max_size=3),
+    st.lists(input_member, max_size=3),
+    st.integers(0, 3),
+)
+
+
+def expected_input(document: Member) -> JsonAppendInput:
+    top = dict(document.members)
+
+    def one(item: Member) -> Record:
+        fields = dict(item.members)
+        headers = [
+            [value for _, value in pair.members] if isinstance(pair, Member) else pair
+            for pair in fields.get("headers") or []
+        ]
+        return Record(
+            (fields.get("body") or "").encode(),
+            tuple((name.encode(), value.encode()) for name, value in headers),
+            fields.get("timestamp"),
+        )
+
+    return JsonAppendInput(
+        [one(item) for item in top["records"]], top.get("match_seq_num"), top.get("fencing_token")
+    )
+
+
+@given(inputs, st.data())
+def test_an_input_is_read_as_written_unless_it_repeats_a_key(
+    document: Member, data: st.DataObject
+) -> None:
+    text = spell(document, data.draw)
+    if repeats_a_key(document):
+        assert refusal(text).startswith("duplicate field")
+    else:
+        assert decode(text) == expected_input(document)
+
+
+@given(inputs, st.data())
+def test_what_is_read_quickly_is_what_is_read_exactly(
+    document: Member, data: st.DataObject
+) -> None:
+    body = bytearray(spell(document, data.draw).encode())
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, len(body) - 1))
+        body[at : at + 1] = data.draw(st.sampled_from([b"", b":", b'"', b"0", b"-", b",", b"\xff"]))
+    quick = json_input._read_quickly(bytes(body))
+    if quick is not None:
+        assert quick == json_input._read_exactly(bytes(body))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"records":[{"body":"b"}]}',
+        '{"records":[{"body":"12:30"}],"match_seq_num":0}',
+        '{"records":[{"timestamp":0,"headers":[["a","b:"],{"name":"a","value":"b"}]}]}',
+        '{"records":[{"body":"2024-01-01"}],"fencing_token":"a:b"}',
+        '{"records":[{"body":"\\u003c\\u00e9"}]}',
+    ],
+)
+def test_what_clients_send_is_read_quickly(text: str) -> None:
+    assert json_input._read_quickly(text.encode()) is not None
