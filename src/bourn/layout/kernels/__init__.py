@@ -1,0 +1,17 @@
+"""The loops of the record codec, compiled by numba; nothing outside of this package imports it.
+
+    facts.py       what kernels and callers say to each other: rows, sums, faults
+    memory.py      loads, stores and copies, all checked
+    protobuf.py    reading of the wire format
+    append.py      AppendInput  ->  stored records
+    sequenced.py   stored records  ->  ReadBatch entries
+    compiled.py    compiles on first use, or takes machine code from the cache on disk
+
+Decides nothing: `codec.py` says what is allowed and names what is wrong. A kernel takes whole
+batches as arrays of bytes, lets go of the interpreter's lock, makes no Python object, and answers
+hostile bytes with a negative number, never with a read or a write outside of its arrays.
+
+numba takes a kernel from the cache unless the kernel's *own* file has changed. So that a change of
+the first three files is never missed, the two files with kernels carry their checksum, and a test
+compares.
+"""

@@ -1,0 +1,81 @@
+"""Compiles the kernels on first use, or takes them from numba's cache on disk.
+
+numba is imported here, as late as possible: it takes most of a second, and a client never needs it.
+The cache lies beside the sources, or below the user's cache directory where an installation is
+read-only; NUMBA_CACHE_DIR moves it. Where nothing can be written, every process compiles anew.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.int64]
+Sizes = npt.NDArray[np.uint32]
+
+NAMES: Final = (
+    "metered_sizes",
+    "cut_sequenced",
+    "write_sequenced",
+    "write_append",
+    "scan_append",
+)
+
+
+# The sanctioned way to a bytes object whose content is still to be written.
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype = ctypes.py_object
+_new_bytes.argtypes = (ctypes.c_char_p, ctypes.c_ssize_t)
+
+
+def blank(size: int) -> tuple[bytes, Bytes]:
+    """Return a bytes object for a kernel to write, and its view; nobody may have seen it before."""
+    target: bytes = _new_bytes(None, size)
+    return target, np.frombuffer(target, np.uint8)
+
+
+class Kernels:
+    """The kernels by name; the first use of one compiles it, for one signature and no other."""
+
+    scan_append: Callable[[Bytes, Words, Words], int]
+    write_append: Callable[[Bytes, Words, int, Bytes], int]
+    cut_sequenced: Callable[
+        [Bytes, int, int, Bytes, int, int, int, int, int, int, int], tuple[int, int, int]
+    ]
+    write_sequenced: Callable[[Bytes, int, int, Bytes, int, int, int, Bytes], int]
+    metered_sizes: Callable[[Bytes, int, Sizes], int]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in NAMES:
+            raise AttributeError(name)
+        kernel = compile_kernel(name)
+        setattr(self, name, kernel)
+        return kernel
+
+    def warm(self, say: Callable[[str], None]) -> None:
+        """Make sure that every kernel is compiled; say so where that takes its time."""
+        for number, name in enumerate(NAMES, 1):
+            if name in vars(self):
+                continue
+            kernel: Any = getattr(self, name)
+            if kernel.stats.cache_hits:
+                continue
+            how_often = "once" if kernel.stats.cache_path else "at every start (no cache)"
+            say(f"compiling the record codec, {how_often}: {number} of {len(NAMES)} done")
+
+
+def compile_kernel(name: str) -> Any:
+    """Return a kernel as machine code."""
+    from numba import njit  # noqa: PLC0415  see the module
+
+    from bourn.layout.kernels import append, sequenced  # noqa: PLC0415  they import numba
+
+    function, signature = (append.KERNELS | sequenced.KERNELS)[name]
+    try:
+        return njit(signature, nogil=True, cache=True)(function)
+    except (RuntimeError, OSError):
+        # numba has found no directory for its cache, or could not write there.
+        return njit(signature, nogil=True)(function)

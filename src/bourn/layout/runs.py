@@ -1,0 +1,262 @@
+"""Where a stream's batches lie in the log: one fixed row for each commit that holds any of them.
+
+Inside a commit the entries of one stream are neighbours, so a *run* (the stream's consecutive
+batches in that commit) is one byte range of one object. A row has 56 bytes, little endian:
+
+    0                   8                   16                  24                  32
+    +-------------------+-------------------+-------------------+-------------------+
+    | first_seq_num u64 | last_timestamp u64| first_timestamp u64|    commit u64    |
+    +---------+---------+---------+---------+---------+---------+-------------------+
+    | offset  | length  |  count  | metered | expires |  flags  |
+    |   u32   |   u32   |   u32   |   u32   |  s u32  |  u32 = 0|
+    +---------+---------+---------+---------+---------+---------+
+    32        36        40        44        48        52        56
+
+`commit` is the dense ordinal of the commit over all epochs; `offset` and `length` cut its object.
+`count` is the number of records, `metered` their metered bytes. `expires_s` is the Unix second,
+rounded up, at which the last record expires; 0xFFFFFFFF is never.
+
+Rows ascend: commits strictly, sequence numbers without overlap (gaps are what trims and expiry
+leave), timestamps without going back. The rows of a stream are one buffer and nothing else, so
+that a million streams can afford them.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bourn.errors import Undecodable
+from bourn.limits import U64_MAX
+
+NEVER_S: Final = 2**32 - 1
+RUN_BYTES: Final = 56
+RUN_DTYPE: Final = np.dtype(
+    [
+        ("first_seq_num", "<u8"),
+        ("last_timestamp", "<u8"),
+        ("first_timestamp", "<u8"),
+        ("commit", "<u8"),
+        ("offset", "<u4"),
+        ("length", "<u4"),
+        ("count", "<u4"),
+        ("metered", "<u4"),
+        ("expires_s", "<u4"),
+        ("flags", "<u4"),
+    ]
+)
+
+_ROW: Final = Struct("<QQQQIIIIII")
+_U64: Final = Struct("<Q")
+_FIRST_AND_COUNT: Final = Struct("<Q32xI")
+_EXPIRES_S: Final = Struct("<48xI4x")
+_LAST_TIMESTAMP_AT: Final = 8
+_COMMIT_AT: Final = 24
+_ONE_STREAM: Final = np.zeros(1, np.int64)
+_FEW_ROWS: Final = 16  # up to here checking row by row beats a dozen numpy calls
+_CUT_SHORT: Final = "a run is cut short"
+_UNKNOWN_FLAGS: Final = "a run has flags of a later version"
+
+assert _ROW.size == RUN_DTYPE.itemsize == RUN_BYTES
+
+_pack = _ROW.pack
+_unpack_from = _ROW.unpack_from
+_u64_from = _U64.unpack_from
+_first_and_count_from = _FIRST_AND_COUNT.unpack_from
+
+
+class Run(NamedTuple):
+    """One row."""
+
+    first_seq_num: int
+    last_timestamp: int
+    first_timestamp: int
+    commit: int
+    offset: int
+    length: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which no row needs
+    metered: int
+    expires_s: int
+    flags: int = 0
+
+    @property
+    def end_seq_num(self) -> int:
+        """The sequence number behind the last record."""
+        return self.first_seq_num + self.count
+
+
+class RunIndex:
+    """The runs of one stream, oldest first."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows = bytearray()
+
+    @classmethod
+    def from_bytes(cls, rows: bytes) -> Self:
+        """Take over what `to_bytes` gave; raises Undecodable for anything else."""
+        index = cls()
+        if len(rows) <= _FEW_ROWS * RUN_BYTES:
+            index._append_all(rows)
+            return index
+        fault = fault_in_rows(rows, _ONE_STREAM)
+        if fault is not None:
+            raise Undecodable(fault)
+        index._rows += rows
+        return index
+
+    def _append_all(self, rows: bytes) -> None:
+        if len(rows) % RUN_BYTES:
+            raise Undecodable(_CUT_SHORT)
+        for *fields, flags in _ROW.iter_unpack(rows):
+            if flags:
+                raise Undecodable(_UNKNOWN_FLAGS)
+            try:
+                self.append(*fields)
+            except ValueError as error:
+                raise Undecodable(str(error)) from None
+
+    def to_bytes(self) -> bytes:
+        """All rows, back to back."""
+        return bytes(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows) // RUN_BYTES
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunIndex) and self._rows == other._rows
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __iter__(self) -> Iterator[Run]:
+        return map(Run._make, _ROW.iter_unpack(bytes(self._rows)))
+
+    def row(self, index: int) -> Run:
+        """Return the run at `index`, counted from the oldest; raises IndexError outside."""
+        if not 0 <= index < len(self._rows) // RUN_BYTES:
+            raise IndexError(index)
+        return Run._make(_unpack_from(self._rows, index * RUN_BYTES))
+
+    def append(
+        self,
+        first_seq_num: int,
+        last_timestamp: int,
+        first_timestamp: int,
+        commit: int,
+        offset: int,
+        length: int,
+        count: int,
+        metered: int,
+        expires_s: int,
+    ) -> None:
+        """Add the newest run; raises ValueError where it does not follow the last one."""
+        rows = self._rows
+        end_seq_num = first_seq_num + count
+        if not first_seq_num < end_seq_num <= U64_MAX or first_timestamp > last_timestamp:
+            raise ValueError("a run holds records, and their timestamps do not go back")
+        if rows:
+            last = _unpack_from(rows, len(rows) - RUN_BYTES)
+            if first_seq_num < last[0] + last[6] or commit <= last[3] or first_timestamp < last[1]:
+                raise ValueError(f"a run at {first_seq_num} in commit {commit} does not follow")
+        rows += _pack(
+            first_seq_num, last_timestamp, first_timestamp, commit,
+            offset, length, count, metered, expires_s, 0,
+        )  # fmt: skip
+
+    def find_seq(self, seq_num: int) -> int:
+        """Return the index of the run that holds `seq_num`, else of the first run behind it."""
+        after = self._count_up_to(seq_num, 0)
+        if after:
+            first_seq_num, count = _first_and_count_from(self._rows, (after - 1) * RUN_BYTES)
+            if first_seq_num + count > seq_num:
+                return after - 1
+        return after
+
+    def find_timestamp(self, timestamp: int) -> int:
+        """Return the index of the first run with a record at or after `timestamp`."""
+        return self._count_up_to(timestamp - 1, _LAST_TIMESTAMP_AT)
+
+    def _count_up_to(self, value: int, at: int) -> int:
+        """Count the rows whose ascending u64 at byte `at` is at most `value`.
+
+        A loop over the buffer: 0.3 us for one row, 4 to 6 us for 100,000. A numpy view costs 1.3 us
+        whatever the length, and most streams have few rows.
+        """
+        rows = self._rows
+        low = 0
+        high = len(rows) // RUN_BYTES
+        while low < high:
+            middle = (low + high) >> 1
+            if _u64_from(rows, middle * RUN_BYTES + at)[0] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def drop_before_seq(self, seq_num: int) -> list[int]:
+        """Drop the runs that lie wholly below `seq_num`; returns their commits."""
+        return self._drop_front(self.find_seq(seq_num))
+
+    def drop_before_commit(self, ordinal: int) -> list[int]:
+        """Drop the runs of commits below `ordinal`; returns their commits."""
+        return self._drop_front(self._count_up_to(ordinal - 1, _COMMIT_AT))
+
+    def drop_expired(self, now_s: int) -> list[int]:
+        """Drop the runs whose last record has expired, wherever they stand; returns their commits.
+
+        A stream's retention may have been changed, so that a run expires before an older one.
+        """
+        rows = np.frombuffer(self._rows, RUN_DTYPE)
+        expires_s = rows["expires_s"]
+        expired = (expires_s <= now_s) & (expires_s != NEVER_S)
+        dropped: list[int] = rows["commit"][expired].tolist()
+        if dropped:
+            # A new buffer: the old one cannot be resized while a view of it lives.
+            self._rows = bytearray(rows[~expired].tobytes())
+        return dropped
+
+    def earliest_expiry_s(self) -> int:
+        """Return the Unix second at which the next run expires; NEVER_S where none does."""
+        if not self._rows:
+            return NEVER_S
+        if len(self._rows) <= _FEW_ROWS * RUN_BYTES:
+            return min(_EXPIRES_S.iter_unpack(self._rows))[0]  # type: ignore[no-any-return]
+        return int(np.frombuffer(self._rows, RUN_DTYPE)["expires_s"].min())
+
+    def _drop_front(self, count: int) -> list[int]:
+        if not count:
+            return []
+        cut = count * RUN_BYTES
+        dropped: list[int] = np.frombuffer(self._rows[:cut], RUN_DTYPE)["commit"].tolist()
+        del self._rows[:cut]  # moves the buffer's start, not its bytes
+        return dropped
+
+
+def fault_in_rows(rows: bytes | memoryview, starts: npt.NDArray[np.int64]) -> str | None:
+    """Say what is wrong with the rows of many streams, back to back; None when nothing is.
+
+    `starts` are the ascending byte offsets in `rows` at which a stream's first row stands.
+    """
+    if len(rows) % RUN_BYTES or np.any(starts % RUN_BYTES):
+        return _CUT_SHORT
+    table = np.frombuffer(rows, RUN_DTYPE)
+    first = table["first_seq_num"]
+    last = first + table["count"]  # wraps where it leaves u64
+    if np.any(table["count"] == 0) or np.any(last < first):
+        return "a run holds an impossible number of records"
+    if np.any(table["flags"] != 0):
+        return _UNKNOWN_FLAGS
+    if np.any(table["first_timestamp"] > table["last_timestamp"]):
+        return "a run's timestamps go back"
+    follows = (
+        (first[1:] >= last[:-1])
+        & (table["commit"][1:] > table["commit"][:-1])
+        & (table["first_timestamp"][1:] >= table["last_timestamp"][:-1])
+    )
+    if follows.size:
+        boundaries = starts // RUN_BYTES - 1
+        follows[boundaries[(boundaries >= 0) & (boundaries < follows.size)]] = True
+    return None if follows.all() else "a run does not follow the one before it"
