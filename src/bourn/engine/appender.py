@@ -1,0 +1,75 @@
+"""Many appends to one stream, in order: what an append session stands on."""
+
+import asyncio
+
+from bourn.engine.room import room_of
+from bourn.engine.stream import Stream
+from bourn.engine.term import Term
+from bourn.errors import Invalid
+from bourn.layout.records import RecordBatch
+from bourn.model.record import AppendAck
+
+
+class Appender:
+    """Holds a stream open. Batches take effect in the order of `submit`, up to the first refusal.
+
+    A refusal may be known long before it may be told; what is submitted meanwhile has no effect.
+    """
+
+    def __init__(self, term: Term, stream: Stream) -> None:
+        self._term = term
+        self._stream = stream
+        self._refused: asyncio.Future[AppendAck] | None = None
+        stream.users += 1
+
+    async def room_for(self, batch: RecordBatch) -> None:
+        """Wait until the batch may be admitted: the session's back-pressure."""
+        await self._term.room.take(room_of(batch.payload))
+
+    def submit(
+        self,
+        batch: RecordBatch,
+        *,
+        match_seq_num: int | None = None,
+        fencing_token: str | None = None,
+    ) -> asyncio.Future[AppendAck]:
+        """Admit a batch for which `room_for` has been awaited; the future is ack or refusal.
+
+        Futures are settled in order. Behind the first refusal everything is refused.
+        """
+        if self._refused is not None:
+            return self._behind(self._refused, batch)
+        before = self._stream.state
+        future = self._term.submit(self._stream, batch, match_seq_num, fencing_token)
+        if self._stream.state is before:
+            self._refused = future
+        return future
+
+    def _behind(
+        self, refused: asyncio.Future[AppendAck], batch: RecordBatch
+    ) -> asyncio.Future[AppendAck]:
+        self._term.room.give_back(room_of(batch.payload))
+        future: asyncio.Future[AppendAck] = asyncio.get_running_loop().create_future()
+
+        def settle(_: asyncio.Future[AppendAck]) -> None:
+            if not future.done():
+                future.set_exception(Invalid("a batch before this one was refused"))
+                future.exception()  # the session may have ended with the refusal itself
+
+        refused.add_done_callback(settle)
+        return future
+
+    async def append(
+        self,
+        batch: RecordBatch,
+        *,
+        match_seq_num: int | None = None,
+        fencing_token: str | None = None,
+    ) -> AppendAck:
+        """Append one batch and wait until it is durable."""
+        await self.room_for(batch)
+        return await self.submit(batch, match_seq_num=match_seq_num, fencing_token=fencing_token)
+
+    def close(self) -> None:
+        """Let the stream go; what was submitted still completes."""
+        self._stream.users -= 1

@@ -1,0 +1,323 @@
+"""The store as its callers see it: basins, streams, appends, reads.
+
+How a node starts, fails, rebuilds itself and ends is `lifecycle`'s.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from bourn.catalog.basins import (
+    basin_config,
+    decide_create_basin,
+    decide_delete_basin,
+    decide_ensure_basin,
+    decide_reconfigure_basin,
+)
+from bourn.catalog.changes import Decision
+from bourn.catalog.rows import BasinRow, StreamRow, decode_stream_row
+from bourn.catalog.streams import (
+    AutoCreateOn,
+    decide_create_stream,
+    decide_delete_stream,
+    decide_ensure_stream,
+    decide_reconfigure_stream,
+    stream_config,
+)
+from bourn.engine.appender import Appender
+from bourn.engine.batch import ReadBatch
+from bourn.engine.follower import Read, open_read
+from bourn.engine.lifecycle import Lifecycle, NodeState
+from bourn.engine.room import BATCH_ROOM_BYTES_MIN
+from bourn.engine.term import Term
+from bourn.errors import BasinNotFound, BournError, RequestError
+from bourn.layout.records import RecordBatch
+from bourn.log.cursor import ReadRequest
+from bourn.model.config import BasinConfig, Cipher, ResolvedStreamConfig, StreamConfig
+from bourn.model.names import list_limit
+from bourn.model.patch import BasinPatch, StreamPatch
+from bourn.model.record import AppendAck, StreamPosition
+from bourn.model.resource import CreateBasin, CreateStream, EnsureBasin
+
+__all__ = ["BasinPage", "Node", "NodeState", "StreamPage"]
+
+
+class BasinPage(NamedTuple):
+    """A part of a listing, and whether more follows."""
+
+    rows: list[BasinRow]
+    has_more: bool
+
+
+class StreamPage(NamedTuple):
+    """A part of a listing, and whether more follows."""
+
+    rows: list[StreamRow]
+    has_more: bool
+
+
+class Node(Lifecycle):
+    """A running store on one bucket. Made by `Node.open`, ended by `close`."""
+
+    # Basins
+
+    async def create_basin(
+        self, request: CreateBasin, request_token: str | None = None
+    ) -> Decision[BasinRow]:
+        """Create a basin; durable when it returns."""
+        term = await self._leading()
+        return await term.decide(
+            lambda: self._numbered(
+                term,
+                decide_create_basin(
+                    term.state.basins.get(request.name),
+                    request,
+                    request_token=request_token,
+                    location=self._settings.location,
+                    now_ms=self._clock.now_ms(),
+                    new_id=term.state.next_resource_id,
+                ),
+            )
+        )
+
+    async def ensure_basin(
+        self, name: str, request: EnsureBasin | None = None
+    ) -> Decision[BasinRow]:
+        """Make the basin be as requested."""
+        term = await self._leading()
+        return await term.decide(
+            lambda: self._numbered(
+                term,
+                decide_ensure_basin(
+                    term.state.basins.get(name),
+                    name,
+                    request or EnsureBasin(),
+                    location=self._settings.location,
+                    now_ms=self._clock.now_ms(),
+                    new_id=term.state.next_resource_id,
+                ),
+            )
+        )
+
+    async def reconfigure_basin(self, name: str, patch: BasinPatch) -> BasinConfig:
+        """Change members of a basin's config."""
+        term = await self._leading()
+        decision = await term.decide(
+            lambda: decide_reconfigure_basin(term.state.basins.get(name), name, patch)
+        )
+        return decision.row.config
+
+    async def delete_basin(self, name: str) -> None:
+        """Begin the deletion of a basin and of all its streams."""
+        term = await self._leading()
+        now_ms = self._clock.now_ms()
+        await term.decide(lambda: decide_delete_basin(term.state.basins.get(name), name, now_ms))
+
+    async def basin_config(self, name: str) -> BasinConfig:
+        """Return a basin's config."""
+        term = await self._leading()
+        return await term.answer(lambda: basin_config(term.state.basins.get(name), name))
+
+    async def list_basins(
+        self, prefix: str = "", start_after: str = "", limit: int | None = None
+    ) -> BasinPage:
+        """Return a page of basin rows in byte order."""
+        term = await self._leading()
+        return await term.answer(
+            lambda: BasinPage(*term.state.basins.list(prefix, start_after, list_limit(limit)))
+        )
+
+    # Streams
+
+    async def create_stream(
+        self, basin: str, request: CreateStream, request_token: str | None = None
+    ) -> Decision[StreamRow]:
+        """Create a stream; durable when it returns."""
+        term = await self._leading()
+        return await term.decide(
+            lambda: self._numbered(
+                term,
+                decide_create_stream(
+                    term.lookup(basin, request.name),
+                    request.config,
+                    request_token=request_token,
+                    now_ms=self._clock.now_ms(),
+                    new_id=term.state.next_resource_id,
+                ),
+            )
+        )
+
+    async def ensure_stream(
+        self, basin: str, name: str, config: StreamConfig | None = None
+    ) -> Decision[StreamRow]:
+        """Make the stream be as requested."""
+        term = await self._leading()
+        return await term.decide(
+            lambda: self._numbered(
+                term,
+                decide_ensure_stream(
+                    term.lookup(basin, name),
+                    config or StreamConfig(),
+                    now_ms=self._clock.now_ms(),
+                    new_id=term.state.next_resource_id,
+                ),
+            )
+        )
+
+    async def reconfigure_stream(
+        self, basin: str, name: str, patch: StreamPatch
+    ) -> ResolvedStreamConfig:
+        """Change members of a stream's config."""
+        term = await self._leading()
+        decision = await term.decide(
+            lambda: decide_reconfigure_stream(term.lookup(basin, name), patch)
+        )
+        return decision.row.config
+
+    async def delete_stream(self, basin: str, name: str) -> None:
+        """Begin the deletion of a stream."""
+        term = await self._leading()
+        now_ms = self._clock.now_ms()
+        await term.decide(lambda: decide_delete_stream(term.lookup(basin, name), now_ms))
+
+    async def stream_config(self, basin: str, name: str) -> ResolvedStreamConfig:
+        """Return a stream's config."""
+        term = await self._leading()
+        return await term.answer(lambda: stream_config(term.lookup(basin, name)))
+
+    async def list_streams(
+        self, basin: str, prefix: str = "", start_after: str = "", limit: int | None = None
+    ) -> StreamPage:
+        """Return a page of stream rows in byte order."""
+        term = await self._leading()
+
+        def listed() -> StreamPage:
+            row = term.state.basins.get(basin)
+            if row is None:
+                raise BasinNotFound(basin)
+            page = term.state.streams.list_names(row.id, prefix, start_after, list_limit(limit))
+            rows = [
+                found.hot.row if found.hot is not None else decode_stream_row(found.row or b"")
+                for found in page.streams
+            ]
+            return StreamPage(rows, page.has_more)
+
+        return await term.answer(listed)
+
+    # Records
+
+    async def append(
+        self,
+        basin: str,
+        name: str,
+        batch: RecordBatch,
+        *,
+        match_seq_num: int | None = None,
+        fencing_token: str | None = None,
+        config: StreamConfig | None = None,
+        on_admitted: Callable[[], None] | None = None,
+    ) -> AppendAck:
+        """Append a batch, whole or not at all; durable when it returns.
+
+        `on_admitted` is called when the batch has its turn, behind the wait for room.
+        """
+        term = self._term or await self._current()
+        size_bytes = len(batch.payload)
+        if size_bytes < BATCH_ROOM_BYTES_MIN:  # noqa: PLR1730  as `room_of`, which takes a call
+            size_bytes = BATCH_ROOM_BYTES_MIN
+        if not term.room.try_take(size_bytes):
+            await term.room.take(size_bytes)
+        try:
+            stream = term.find(basin, name)
+            if stream is None or stream.row.deleted_at_ms is not None:
+                await self._fresh(term)
+                stream = await term.open_stream(basin, name, AutoCreateOn.APPEND, config)
+        except BaseException:
+            term.room.give_back(size_bytes)
+            raise
+        if on_admitted is not None:
+            on_admitted()
+        try:
+            return await term.submit(stream, batch, match_seq_num, fencing_token)
+        except RequestError:
+            await self._fresh(term)  # a refusal tells a state, as a read does
+            raise
+
+    async def appender(self, basin: str, name: str, config: StreamConfig | None = None) -> Appender:
+        """Open a stream for many appends in order; close it when done."""
+        term = await self._leading()
+        return Appender(term, await term.open_stream(basin, name, AutoCreateOn.APPEND, config))
+
+    async def cipher(
+        self, basin: str, name: str, config: StreamConfig | None = None
+    ) -> Cipher | None:
+        """Return the cipher of a stream to append to, created if need be; None for plaintext."""
+        term = self._term or await self._current()
+        stream = term.find(basin, name)
+        if stream is None:
+            stream = await term.open_stream(basin, name, AutoCreateOn.APPEND, config)
+        return stream.row.cipher
+
+    async def check_tail(self, basin: str, name: str) -> StreamPosition:
+        """Return the durable tail."""
+        term = await self._leading()
+        stream = await term.open_stream(basin, name, AutoCreateOn.READ, None)
+        await term.readable(stream)
+        return stream.tail
+
+    async def read(
+        self, basin: str, name: str, request: ReadRequest, config: StreamConfig | None = None
+    ) -> ReadBatch:
+        """Read one batch; waits as the request says."""
+        with await self._open_read(basin, name, request, config, is_unary=True) as read:
+            return await read.one()
+
+    @asynccontextmanager
+    async def read_session(
+        self, basin: str, name: str, request: ReadRequest, config: StreamConfig | None = None
+    ) -> AsyncIterator[AsyncIterator[ReadBatch]]:
+        """Open a session: batches and heartbeats until it ends cleanly; errors are raised.
+
+        What refuses the session is raised on entering, before anything is read.
+        """
+        read = await self._open_read(basin, name, request, config, is_unary=False)
+        batches = read.session(self._rng)
+        try:
+            yield batches
+        finally:
+            await batches.aclose()
+            read.close()
+
+    def hurry_readers(self) -> None:
+        """Have every session that waits at a tail deliver a heartbeat at once."""
+        if self._term is not None:
+            self._term.hurry_readers()
+
+    def end_reads(self, error: BournError) -> None:
+        """End every session and every read that waits, with this error."""
+        if self._term is not None:
+            self._term.end_reads(error)
+
+    async def _open_read(
+        self,
+        basin: str,
+        name: str,
+        request: ReadRequest,
+        config: StreamConfig | None,
+        *,
+        is_unary: bool,
+    ) -> Read:
+        term = await self._leading()
+        stream = await term.open_stream(basin, name, AutoCreateOn.READ, config)
+        stream.users += 1  # from here on this object stays the stream's only one
+        try:
+            await term.readable(stream)
+            return await open_read(term, stream, request, is_unary=is_unary)
+        finally:
+            stream.users -= 1
+
+    def _numbered(self, term: Term, decision: Decision[Any]) -> Decision[Any]:
+        """Use the number up where a decision has made a new resource of it."""
+        if decision.change is not None and decision.row.id == term.state.next_resource_id:
+            term.state.take_id()
+        return decision

@@ -1,0 +1,113 @@
+"""Snapshots of the state: taken beside the traffic, so that a start replays little.
+
+The state is captured at a cut of the log, in one turn of the loop; merging, encoding and the put
+run beside it. The object is only put once everything that it covers is durable.
+"""
+
+import asyncio
+import logging
+
+from bourn.catalog.cold import ColdStreams
+from bourn.engine.term import Term
+from bourn.errors import BournError, BucketError, ObjectExists, Unavailable
+from bourn.layout.keys import SNAPSHOT_PREFIX, LogPosition, parse_snapshot_key, snapshot_key
+from bourn.layout.snapshot import encode_snapshot
+
+log = logging.getLogger(__name__)
+
+
+class Snapshots:
+    """Decides when the state is worth a snapshot, and takes it."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._clock = term.clock
+        self._lock = asyncio.Lock()
+        self._taken_at = self._clock.monotonic()
+        self._bytes_at = term.committer.bytes_committed - term.recovered.replayed_bytes
+        self._ordinal_at = term.recovered.base_ordinal - term.recovered.replayed_commits
+        self._kept: list[tuple[int, LogPosition]] = []  # (ordinal, position), oldest first
+        if term.recovered.snapshot is not None:
+            self._kept.append((self._ordinal_at, term.recovered.snapshot))
+        self.taken = 0
+
+    @property
+    def collectable_below(self) -> int:
+        """Commits below this ordinal are covered by every snapshot that is kept."""
+        if len(self._kept) < self._term.settings.snapshots_kept:
+            return 0
+        return self._kept[0][0]
+
+    async def take_if_due(self) -> None:
+        """Take a snapshot if enough has changed since the last one."""
+        term, settings = self._term, self._term.settings
+        ordinal = term.committer.next_ordinal
+        dirty = term.state.streams.dirty_count
+        log_bytes = term.committer.bytes_committed - self._bytes_at
+        many = max(settings.snapshot_after_streams, term.state.streams.count() // 5)
+        old = self._clock.monotonic() - self._taken_at >= settings.snapshot_interval_secs
+        if (
+            (old and (ordinal > self._ordinal_at or dirty))
+            or log_bytes >= settings.snapshot_after_bytes
+            or dirty >= many
+        ):
+            await self.take()
+
+    async def take(self) -> None:
+        """Take a snapshot of everything admitted so far."""
+        async with self._lock:
+            await self._take()
+
+    async def _take(self) -> None:
+        term = self._term
+        committer, streams = term.committer, term.state.streams
+        if committer.failed is not None:
+            # The state holds what was admitted and never will be durable.
+            raise Unavailable(f"the log has ended: {committer.failed.message}")
+        ordinal = committer.cut()
+        position = committer.position(ordinal)
+        meta = term.state.meta(position, ordinal, self._clock.now_ms())
+        capture = streams.capture()
+        bytes_at = committer.bytes_committed
+        loop = asyncio.get_running_loop()
+        try:
+            durable = committer.after(ordinal - 1)
+            merged: ColdStreams = await loop.run_in_executor(None, capture.merge)
+            data = await loop.run_in_executor(None, encode_snapshot, meta, merged.columns)
+            if durable is not None:
+                await durable
+            await self._put(snapshot_key(position), data)
+        except BaseException:
+            streams.abandon(capture)
+            raise
+        streams.adopt(capture, merged)
+        self._taken_at = self._clock.monotonic()
+        self._bytes_at, self._ordinal_at = bytes_at, ordinal
+        self.taken += 1
+        if not self._kept or self._kept[-1][1] != position:
+            self._kept.append((ordinal, position))
+        await self._forget_old()
+
+    async def _put(self, key: str, data: bytes) -> None:
+        try:
+            await self._term.bucket.put_if_absent(key, data)
+        except ObjectExists:
+            # Only this epoch's writer names its positions: the state is the same, or a put whose
+            # reply was lost.
+            log.debug("%s is there already", key)
+
+    async def _forget_old(self) -> None:
+        """Delete all but the newest snapshots."""
+        kept = self._term.settings.snapshots_kept
+        del self._kept[:-kept]
+        try:
+            keys = [info.key async for info in self._term.bucket.list(SNAPSHOT_PREFIX)]
+            known = sorted(key for key in keys if parse_snapshot_key(key) is not None)
+            own = [snapshot_key(position) for _, position in self._kept]
+            usable = [key for key in known if key in own or key < own[0]]
+            # Between ours and not ours: damaged, or this term had begun with it.
+            damaged = [key for key in known if own[0] < key < own[-1] and key not in own]
+            for key in [*damaged, *usable[:-kept]]:
+                await self._term.bucket.delete(key)
+        except (BucketError, BournError) as error:
+            log.warning("old snapshots stay: %s", error)

@@ -1,0 +1,172 @@
+"""Everything that the log says, as of its end: basins, streams, and which commits are still needed.
+
+The same transitions serve a running node, which applies what it has just decided, and recovery,
+which applies what an earlier writer had decided.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from bourn.catalog.basin_table import BasinTable
+from bourn.catalog.changes import (
+    Change,
+    DropBasin,
+    DropStream,
+    PutBasin,
+    PutStream,
+    decode_change,
+)
+from bourn.catalog.cold import ColdStreams
+from bourn.catalog.rows import decode_basin_row, encode_basin_row
+from bourn.catalog.table import StreamTable
+from bourn.engine.commit_refs import CommitRefs
+from bourn.engine.stream import Stream, hydrate, new_stream
+from bourn.errors import Damaged, OutOfSequence, Undecodable
+from bourn.layout.codec import decode_sequenced
+from bourn.layout.commit import Commit
+from bourn.layout.entry import Entry
+from bourn.layout.keys import LogPosition, snapshot_key
+from bourn.layout.runs import RUN_DTYPE
+from bourn.layout.snapshot import Snapshot, SnapshotMeta
+from bourn.log.epochs import EpochMap
+from bourn.log.sequencer import StreamState, replay
+from bourn.model.record import Command, command_of
+
+
+class State:
+    """The store's contents besides the records themselves."""
+
+    def __init__(
+        self,
+        basins: BasinTable,
+        cold: ColdStreams,
+        epochs: EpochMap,
+        next_resource_id: int,
+        next_ordinal: int,
+    ) -> None:
+        self.basins = basins
+        self.streams: StreamTable[Stream] = StreamTable(cold, hydrate, Stream.image, self._is_idle)
+        self.epochs = epochs
+        self.next_resource_id = next_resource_id
+        self.refs = _refs(cold, next_ordinal)
+        self.durable_ordinal = next_ordinal
+
+    @classmethod
+    def from_snapshot(cls, snapshot: Snapshot | None) -> "State":
+        """Begin with a snapshot, or with nothing."""
+        if snapshot is None:
+            return cls(BasinTable(), ColdStreams.empty(), EpochMap(), 1, 0)
+        meta = snapshot.meta
+        try:
+            rows = [decode_basin_row(row) for row in meta.basins]
+        except Undecodable as error:
+            raise Damaged(snapshot_key(meta.position), str(error)) from error
+        return cls(
+            BasinTable(rows),
+            ColdStreams(snapshot.columns),
+            EpochMap(meta.bases),
+            meta.next_resource_id,
+            meta.next_ordinal,
+        )
+
+    @property
+    def next_ordinal(self) -> int:
+        """The ordinal of the first commit that is not part of this state."""
+        return self.refs.end
+
+    def meta(self, position: LogPosition, ordinal: int, created_at_ms: int) -> SnapshotMeta:
+        """Everything but the streams, for a snapshot of the state before a commit."""
+        return SnapshotMeta(
+            position=position,
+            next_ordinal=ordinal,
+            bases=self.epochs.bases,
+            next_resource_id=self.next_resource_id,
+            created_at_ms=created_at_ms,
+            basins=[encode_basin_row(row) for row in self.basins],
+        )
+
+    def take_id(self) -> int:
+        """A number that no basin or stream has had or will have."""
+        taken = self.next_resource_id
+        self.next_resource_id += 1
+        return taken
+
+    def apply_change(self, change: Change) -> Stream | None:
+        """Make a change hold; returns the stream that it is about."""
+        match change:
+            case PutBasin(row=basin):
+                self.basins.put(basin)
+                self.next_resource_id = max(self.next_resource_id, basin.id + 1)
+            case DropBasin(id=basin_id):
+                self.basins.drop(basin_id)
+            case PutStream(row=row):
+                stream = self.streams.by_id(row.id)
+                if stream is None:
+                    stream = new_stream(row)
+                    self.streams.add(row.id, row.basin_id, row.name, stream)
+                    self.next_resource_id = max(self.next_resource_id, row.id + 1)
+                else:
+                    stream.set_row(row)
+                    self.streams.mark_dirty(row.id)
+                return stream
+            case DropStream(id=stream_id):
+                stream = self.streams.by_id(stream_id)
+                if stream is not None:
+                    self.refs.drop(run.commit for run in stream.runs)
+                    self.streams.remove(stream_id)
+                return stream
+        return None
+
+    def apply_commit(self, commit: Commit, ordinal: int, key: str) -> None:
+        """Apply a commit that was read back; Damaged where it does not follow the state."""
+        self.refs.add_commit(ordinal, len(commit.runs))
+        try:
+            for change in commit.changes:
+                self.apply_change(decode_change(change))
+            for location, entries in commit.runs:
+                stream = self.streams.by_id(location.stream_id)
+                if stream is None:
+                    raise Damaged(key, f"a batch belongs to no stream ({location.stream_id})")
+                state = replayed(stream.state, entries)
+                stream.index_run(ordinal, location.offset, location.length, entries)
+                stream.state = state
+                stream.last_write_ms = entries[-1].arrival_ms
+                stream.publish(state.tail, state.trim_point)
+                self.streams.mark_dirty(stream.id)
+        except (OutOfSequence, Undecodable, KeyError, ValueError) as error:
+            raise Damaged(key, f"it does not follow the log before it: {error}") from error
+        self.durable_ordinal = ordinal + 1
+
+    def _is_idle(self, stream: Stream) -> bool:
+        return stream.is_idle(self.durable_ordinal)
+
+
+def _refs(cold: ColdStreams, next_ordinal: int) -> CommitRefs:
+    """Count the runs that a snapshot's streams hold in each commit before it."""
+    commits = np.frombuffer(cold.columns.runs.data, RUN_DTYPE)["commit"]
+    base = int(commits.min()) if len(commits) else next_ordinal
+    counts = np.zeros(next_ordinal - base, np.uint32)
+    found = cold.commit_counts(base)
+    counts[: len(found)] = found
+    return CommitRefs(base, counts)
+
+
+def replayed(state: StreamState, entries: Iterable[Entry]) -> StreamState:
+    """The state of a stream behind these batches; OutOfSequence where they do not follow it."""
+    for entry in entries:
+        commands = commands_of(entry) if entry.has_commands else ()
+        state = replay(state, entry.first_seq_num, entry.count, entry.last_timestamp, commands)
+    return state
+
+
+def commands_of(entry: Entry) -> tuple[tuple[int, Command], ...]:
+    """The commands of a stored batch, with their places in it."""
+    records = decode_sequenced(
+        entry.payload, entry.count, entry.first_seq_num, entry.timestamps, 0, entry.count
+    )
+    return tuple(
+        (index, command)
+        for index, record in enumerate(records)
+        if (command := command_of(record.headers, record.body)) is not None
+    )

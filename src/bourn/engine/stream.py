@@ -1,0 +1,184 @@
+"""A stream in use: its catalog row, the assigned state, the durable state, and who waits for it."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from bourn.catalog.rows import ConfigPool, StreamRow, decode_stream_row, encode_stream_row
+from bourn.layout.columns import StreamImage
+from bourn.layout.entry import NEVER_S, Entry
+from bourn.layout.runs import RunIndex
+from bourn.limits import AES_GCM_SEQ_NUM_MAX
+from bourn.log.sequencer import Rules, StreamState
+from bourn.model.config import Age, Cipher
+from bourn.model.record import StreamPosition
+
+NO_COMMIT: Final = -1
+
+
+class Stream:
+    """`state` includes what is in flight; `tail` and `trim_point` are what readers may see."""
+
+    __slots__ = (
+        "created_commit",
+        "ended",
+        "id",
+        "last_commit",
+        "last_write_ms",
+        "retention_secs",
+        "row",
+        "rules",
+        "runs",
+        "state",
+        "tail",
+        "trim_point",
+        "users",
+        "waiters",
+    )
+
+    def __init__(
+        self, row: StreamRow, state: StreamState, runs: RunIndex, last_write_ms: int
+    ) -> None:
+        self.id = row.id
+        self.state = state
+        self.tail = StreamPosition(state.next_seq_num, state.last_timestamp)
+        self.trim_point = state.trim_point
+        self.runs = runs
+        self.last_write_ms = last_write_ms
+        self.last_commit = NO_COMMIT  # ordinal of the commit that holds its last admitted change
+        self.created_commit = NO_COMMIT  # ordinal of the commit that creates it, if this one did
+        self.users = 0  # sessions and reads under way, which keep this object the stream's only one
+        self.waiters: set[asyncio.Future[None]] | None = None  # who waits at the tail
+        self.ended: Exception | None = None
+        self.set_row(row)
+
+    def set_row(self, row: StreamRow) -> None:
+        """Adopt a new catalog row; it rules what is admitted from here on."""
+        self.row = row
+        retention = row.config.retention_policy
+        self.retention_secs = retention.secs if isinstance(retention, Age) else 0
+        timestamping = row.config.timestamping
+        if row.cipher is Cipher.AES_256_GCM:
+            self.rules = Rules(
+                mode=timestamping.mode,
+                uncapped=timestamping.uncapped,
+                seq_num_max=AES_GCM_SEQ_NUM_MAX,
+            )
+        else:
+            self.rules = Rules(mode=timestamping.mode, uncapped=timestamping.uncapped)
+
+    def index_run(self, ordinal: int, offset: int, length: int, entries: Sequence[Entry]) -> None:
+        """Note where a run of batches lies; readers see it once its end is durable."""
+        first, last = entries[0], entries[-1]
+        if first is last:
+            count, metered, expires_s = first.count, first.metered_bytes, first.expires_s
+        else:
+            count = last.end_seq_num - first.first_seq_num
+            metered = sum(entry.metered_bytes for entry in entries)
+            expires_s = max(entry.expires_s for entry in entries)
+        self.runs.append(
+            first.first_seq_num,
+            last.last_timestamp,
+            first.first_timestamp,
+            ordinal,
+            offset,
+            length,
+            count,
+            metered,
+            expires_s,
+        )
+
+    def publish(self, tail: StreamPosition, trim_point: int) -> None:
+        """Let readers see a state that has become durable."""
+        self.tail = tail
+        self.trim_point = trim_point
+        if self.waiters is not None:
+            self.wake()
+
+    def wait(self) -> asyncio.Future[None]:
+        """A future that is settled when the stream moves or ends."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.waiters is None:
+            self.waiters = set()
+        self.waiters.add(future)
+        return future
+
+    def leave(self, future: asyncio.Future[None]) -> None:
+        """Wait no more."""
+        if self.waiters is not None:
+            self.waiters.discard(future)
+            if not self.waiters:
+                self.waiters = None
+
+    def wake(self) -> None:
+        """Wake everybody who waits at the tail."""
+        if self.waiters is not None:
+            waiters, self.waiters = self.waiters, None
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def end(self, error: Exception) -> None:
+        """Tell followers that nothing will ever come again, and why."""
+        self.ended = error
+        self.wake()
+
+    def is_idle(self, durable_ordinal: int) -> bool:
+        """Whether nothing in memory depends on this object any more."""
+        return not self.users and self.waiters is None and self.last_commit < durable_ordinal
+
+    def has_live_records(self, now_ms: int) -> bool:
+        """Whether any record is neither trimmed nor expired."""
+        now_s = now_ms // 1000
+        first = self.runs.find_seq(self.trim_point)
+        return any(self.runs.row(at).expires_s > now_s for at in range(first, len(self.runs)))
+
+    def next_check_s(self) -> int:
+        """When housekeeping must look at the stream next, in Unix seconds."""
+        if self.row.deleted_at_ms is not None:
+            return 0
+        if self.runs.find_seq(self.state.trim_point):
+            return 0  # trimmed runs wait to be dropped, at the latest when the trim is durable
+        if len(self.runs):
+            return self.runs.earliest_expiry_s()
+        min_age_secs = self.row.config.delete_on_empty.min_age_secs
+        if not min_age_secs:
+            return NEVER_S
+        return min(-(-self.last_write_ms // 1000) + min_age_secs, NEVER_S)
+
+    def image(self) -> StreamImage:
+        """Everything that a snapshot keeps of the stream, as admitted so far."""
+        state = self.state
+        return StreamImage(
+            id=self.id,
+            basin_id=self.row.basin_id,
+            name=self.row.name,
+            row=encode_stream_row(self.row),
+            next_seq_num=state.next_seq_num,
+            last_timestamp=state.last_timestamp,
+            fencing_token=state.fencing_token,
+            trim_point=state.trim_point,
+            last_write_ms=self.last_write_ms,
+            runs=self.runs.to_bytes(),
+            next_check_s=self.next_check_s(),
+        )
+
+
+_CONFIGS: Final = ConfigPool()  # streams of equal configs share one object
+
+
+def new_stream(row: StreamRow) -> Stream:
+    """A stream that has just been created; creation counts as a write."""
+    return Stream(_CONFIGS.share(row), StreamState(), RunIndex(), row.created_at_ms)
+
+
+def hydrate(image: StreamImage) -> Stream:
+    """The stream that a snapshot kept."""
+    state = StreamState(
+        next_seq_num=image.next_seq_num,
+        last_timestamp=image.last_timestamp,
+        fencing_token=image.fencing_token,
+        trim_point=image.trim_point,
+    )
+    row = _CONFIGS.share(decode_stream_row(image.row))
+    return Stream(row, state, RunIndex.from_bytes(image.runs), image.last_write_ms)

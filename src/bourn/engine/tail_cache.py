@@ -1,0 +1,78 @@
+"""The newest commits in memory, as the batches that they were made of.
+
+The unit is the commit: the oldest goes first, whole, so that the byte budget is exact and holds
+over all streams. A reader finds a batch by position either here or in the bucket; it never keeps
+one, so a slow reader costs nothing.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from bourn.layout.codec import encode_sequenced
+from bourn.layout.entry import Entry
+
+ENTRY_OBJECT_BYTES: Final = 400  # what Python's objects around one batch weigh
+WIRE_OBJECT_BYTES: Final = 256  # and around one encoded batch
+WIRES_MIN: Final = 16
+
+
+class HasEntries(Protocol):
+    """What a commit knows of one stream."""
+
+    entries: list[Entry]
+
+
+class TailCache:
+    """Batches by commit ordinal and stream id, first in, first out."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._commits: OrderedDict[int, tuple[int, dict[int, list[Entry]]]] = OrderedDict()
+        self.bytes_held = 0
+
+    def add(self, ordinal: int, size_bytes: int, groups: Iterable[tuple[int, HasEntries]]) -> None:
+        """Keep a commit that has become durable; older ones make room."""
+        entries = {stream_id: group.entries for stream_id, group in groups}
+        size_bytes += ENTRY_OBJECT_BYTES * sum(map(len, entries.values()))
+        self._commits[ordinal] = (size_bytes, entries)
+        self.bytes_held += size_bytes
+        while self.bytes_held > self._bytes_max and self._commits:
+            self.bytes_held -= self._commits.popitem(last=False)[1][0]
+
+    def get(self, ordinal: int, stream_id: int) -> list[Entry] | None:
+        """Return a stream's batches of one commit, or None if they are not in memory."""
+        commit = self._commits.get(ordinal)
+        return None if commit is None else commit[1].get(stream_id)
+
+
+class EncodedBatches:
+    """Whole batches in the form that sessions send, encoded once and shared by all readers.
+
+    They are kept by their place, not with their batches: a batch that was fetched is a view of
+    its whole run, which would stay in memory with it.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        # Tiny ones weigh less than the objects that hold them, and are bounded by these.
+        self._wires_max = max(bytes_max // WIRE_OBJECT_BYTES, WIRES_MIN)
+        self._wires: OrderedDict[tuple[int, int], bytes] = OrderedDict()  # by stream and seq_num
+        self.bytes_held = 0
+
+    def wire(self, entry: Entry) -> bytes:
+        """Return the batch as `records` fields of a ReadBatch message."""
+        place = (entry.stream_id, entry.first_seq_num)
+        wire = self._wires.get(place)
+        if wire is None:
+            wire = encode_sequenced(
+                entry.payload, entry.count, entry.first_seq_num, entry.timestamps, 0, entry.count
+            )
+            self._wires[place] = wire
+            self.bytes_held += len(wire)
+            wires = self._wires
+            while len(wires) > 1 and (
+                self.bytes_held > self._bytes_max or len(wires) > self._wires_max
+            ):
+                self.bytes_held -= len(wires.popitem(last=False)[1])
+        return wire

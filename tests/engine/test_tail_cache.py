@@ -1,0 +1,101 @@
+"""The newest commits in memory: exact bounds, oldest out first."""
+
+from types import SimpleNamespace
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from bourn.engine.tail_cache import ENTRY_OBJECT_BYTES, EncodedBatches, TailCache
+from bourn.layout.codec import decode_sequenced, encode_sequenced
+from bourn.layout.entry import Entry
+from tests.support import batch
+
+
+def entry(stream_id: int = 1, first_seq_num: int = 0, size: int = 10) -> Entry:
+    records = batch(b"x" * size, b"y")
+    return Entry(
+        stream_id,
+        first_seq_num,
+        records.count,
+        records.metered_bytes,
+        records.header_count,
+        0,
+        0,
+        7,
+        7,
+        records.payload,
+        False,
+    )
+
+
+def group(*entries: Entry) -> SimpleNamespace:
+    return SimpleNamespace(entries=list(entries))
+
+
+def test_batches_are_found_by_commit_and_stream() -> None:
+    cache = TailCache(10_000)
+    one, two = entry(1), entry(2)
+    cache.add(5, 100, [(1, group(one)), (2, group(two))])
+    assert cache.get(5, 1) == [one]
+    assert cache.get(5, 2) == [two]
+    assert cache.get(5, 3) is None
+    assert cache.get(4, 1) is None
+    assert cache.bytes_held == 100 + 2 * ENTRY_OBJECT_BYTES
+
+
+def test_a_cache_of_no_size_holds_nothing() -> None:
+    cache = TailCache(0)
+    cache.add(0, 100, [(1, group(entry()))])
+    assert cache.get(0, 1) is None
+    assert cache.bytes_held == 0
+
+
+@given(st.lists(st.integers(0, 3000), max_size=40), st.integers(0, 6000))
+def test_the_newest_commits_that_fit_are_held_and_no_others(sizes: list[int], limit: int) -> None:
+    cache = TailCache(limit)
+    weights = [size + ENTRY_OBJECT_BYTES for size in sizes]
+    for ordinal, size in enumerate(sizes):
+        cache.add(ordinal, size, [(1, group(entry()))])
+        assert cache.bytes_held <= limit
+    held = [ordinal for ordinal in range(len(sizes)) if cache.get(ordinal, 1) is not None]
+    kept = len(held)
+    assert held == list(range(len(sizes) - kept, len(sizes)))
+    assert cache.bytes_held == sum(weights[len(sizes) - kept :])
+    if kept < len(sizes):
+        # One more would not have fitted, now or at the moment when it was let go.
+        assert any(
+            sum(weights[len(sizes) - kept - 1 : end]) > limit
+            for end in range(len(sizes) - kept, len(sizes) + 1)
+        )
+
+
+def test_an_encoding_is_made_once_and_is_what_the_codec_makes() -> None:
+    encoded = EncodedBatches(10_000)
+    one = entry(1, 100)
+    wire = encoded.wire(one)
+    assert wire == encode_sequenced(one.payload, one.count, 100, 7, 0, one.count)
+    assert encoded.wire(one) is wire
+    assert encoded.wire(entry(1, 100)) is wire, "the same batch, fetched again"
+    assert encoded.wire(entry(2, 100)) is not wire
+    assert encoded.bytes_held == 2 * len(wire)
+    assert [r.seq_num for r in decode_sequenced(one.payload, 2, 100, 7, 0, 2)] == [100, 101]
+
+
+def test_encodings_are_let_go_oldest_first() -> None:
+    size = len(EncodedBatches(1).wire(entry(1, 200)))
+    encoded = EncodedBatches(3 * size)
+    batches = [entry(1, 200 + i) for i in range(6)]
+    wires = [encoded.wire(one) for one in batches]
+    assert encoded.bytes_held == 3 * size
+    for newest in (3, 4, 5):
+        assert encoded.wire(batches[newest]) is wires[newest]
+    assert encoded.wire(batches[0]) is not wires[0]
+    assert encoded.bytes_held == 3 * size
+
+
+def test_an_encoding_larger_than_the_cache_is_still_shared_while_it_is_the_newest() -> None:
+    encoded = EncodedBatches(1)
+    one = entry()
+    assert encoded.wire(one) is encoded.wire(one)
+    encoded.wire(entry(1, 50))
+    assert len(encoded._wires) == 1
