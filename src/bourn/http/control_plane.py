@@ -1,0 +1,173 @@
+"""Basins, streams and locations: JSON in, JSON out."""
+
+from typing import Final
+
+import msgspec
+import orjson
+
+from bourn.catalog.basins import basin_info
+from bourn.catalog.changes import Provision
+from bourn.catalog.streams import stream_info
+from bourn.engine.node import Node
+from bourn.errors import BadJson, BadName, Invalid
+from bourn.http.query import list_query
+from bourn.http.request import Request
+from bourn.model import names
+from bourn.model.resource import (
+    basin_config_shape,
+    decode_basin_patch,
+    decode_create_basin,
+    decode_create_stream,
+    decode_ensure_basin,
+    decode_stream_config,
+    decode_stream_patch,
+    stream_config_shape,
+)
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class LocationInfo(msgspec.Struct, frozen=True):
+    """A place where basins can live; this server has one."""
+
+    name: str
+    is_private: bool = False
+    storage_classes: tuple[str, ...] = ("standard", "express")
+    default_storage_class: str = "express"
+
+
+class ControlPlane:
+    """One method per verb and resource."""
+
+    def __init__(self, node: Node, location: str) -> None:
+        self._node = node
+        self._location = LocationInfo(location)
+
+    # Basins
+
+    async def list_basins(self, request: Request) -> None:
+        """GET /basins."""
+        wanted = list_query(request.exchange.query, names.basin_prefix)
+        page = await self._node.list_basins(*wanted)
+        body = {"basins": [basin_info(row) for row in page.rows], "has_more": page.has_more}
+        await request.answer(200, _encode(body))
+
+    async def create_basin(self, request: Request) -> None:
+        """POST /basins."""
+        token = request.request_token()
+        wanted = decode_create_basin(await request.json_body())
+        decision = await self._node.create_basin(wanted, token)
+        await request.answer(
+            201, _encode(basin_info(decision.row)), s2_provision_result=decision.provision.value
+        )
+
+    async def basin_config(self, request: Request, segment: str) -> None:
+        """GET /basins/{basin}."""
+        config = await self._node.basin_config(request.basin_segment(segment))
+        await request.answer(200, _encode(basin_config_shape(config)))
+
+    async def ensure_basin(self, request: Request, segment: str) -> None:
+        """PUT /basins/{basin}."""
+        name = request.basin_segment(segment)
+        body = await request.optional_json_body()
+        wanted = None if body is None else decode_ensure_basin(body)
+        decision = await self._node.ensure_basin(name, wanted)
+        await request.answer(
+            _ensured(decision.provision),
+            _encode(basin_info(decision.row)),
+            s2_provision_result=decision.provision.value,
+        )
+
+    async def reconfigure_basin(self, request: Request, segment: str) -> None:
+        """PATCH /basins/{basin}."""
+        name = request.basin_segment(segment)
+        patch = decode_basin_patch(await request.json_body())
+        config = await self._node.reconfigure_basin(name, patch)
+        await request.answer(200, _encode(basin_config_shape(config)))
+
+    async def delete_basin(self, request: Request, segment: str) -> None:
+        """DELETE /basins/{basin}."""
+        await self._node.delete_basin(request.basin_segment(segment))
+        await request.answer_empty(202)
+
+    # Streams
+
+    async def list_streams(self, request: Request) -> None:
+        """GET /streams."""
+        basin = request.basin()
+        wanted = list_query(request.exchange.query, names.stream_prefix)
+        page = await self._node.list_streams(basin, *wanted)
+        body = {"streams": [stream_info(row) for row in page.rows], "has_more": page.has_more}
+        await request.answer(200, _encode(body))
+
+    async def create_stream(self, request: Request) -> None:
+        """POST /streams."""
+        token = request.request_token()
+        basin = request.basin()
+        wanted = decode_create_stream(await request.json_body())
+        decision = await self._node.create_stream(basin, wanted, token)
+        await request.answer(
+            201, _encode(stream_info(decision.row)), s2_provision_result=decision.provision.value
+        )
+
+    async def stream_config(self, request: Request, segment: str) -> None:
+        """GET /streams/{stream}."""
+        basin = request.basin()
+        config = await self._node.stream_config(basin, request.stream_segment(segment))
+        await request.answer(200, _encode(stream_config_shape(config)))
+
+    async def ensure_stream(self, request: Request, segment: str) -> None:
+        """PUT /streams/{stream}."""
+        basin, name = request.basin(), request.stream_segment(segment)
+        body = await request.optional_json_body()
+        wanted = None if body is None else decode_stream_config(body)
+        decision = await self._node.ensure_stream(basin, name, wanted)
+        await request.answer(
+            _ensured(decision.provision),
+            _encode(stream_info(decision.row)),
+            s2_provision_result=decision.provision.value,
+        )
+
+    async def reconfigure_stream(self, request: Request, segment: str) -> None:
+        """PATCH /streams/{stream}."""
+        basin, name = request.basin(), request.stream_segment(segment)
+        patch = decode_stream_patch(await request.json_body())
+        config = await self._node.reconfigure_stream(basin, name, patch)
+        await request.answer(200, _encode(stream_config_shape(config)))
+
+    async def delete_stream(self, request: Request, segment: str) -> None:
+        """DELETE /streams/{stream}."""
+        basin = request.basin()
+        await self._node.delete_stream(basin, request.stream_segment(segment))
+        await request.answer_empty(202)
+
+    # Locations
+
+    async def list_locations(self, request: Request) -> None:
+        """GET /locations."""
+        await request.answer(200, _encode([self._location]))
+
+    async def default_location(self, request: Request) -> None:
+        """GET /locations/default."""
+        await request.answer(200, _encode(self._location))
+
+    async def set_default_location(self, request: Request) -> None:
+        """PUT /locations/default."""
+        body = await request.json_body()
+        try:
+            wanted = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise BadJson(str(error)) from None
+        if not isinstance(wanted, str):
+            raise BadJson("expected the name of a location as a JSON string")
+        try:
+            names.location_name(wanted)
+        except BadName as error:
+            raise BadJson(error.message) from None
+        if wanted != self._location.name:
+            raise Invalid(f"location `{wanted}` is not known")
+        await request.answer(200, _encode(self._location))
+
+
+def _ensured(provision: Provision) -> int:
+    return 201 if provision is Provision.CREATED else 200

@@ -1,0 +1,176 @@
+"""What handlers ask of a request, each check in its place of the validation order."""
+
+from typing import Final
+
+from bourn.errors import BadCompression, BadHeader, BadJson, BadName, BadPath, BadProto, BournError
+from bourn.http.exchange import BodyTooLarge, Exchange, read_body
+from bourn.http.media import Media, media_of
+from bourn.http.routing import decode_segment
+from bourn.limits import ENCRYPTION_KEY_CHARS_MAX, UNARY_BODY_BYTES_MAX
+from bourn.model import names
+from bourn.model.config import StreamConfig
+from bourn.model.resource import STREAM_CONFIG_HEADER, decode_stream_config_header
+from bourn.wire.compression import (
+    Compression,
+    choose_response_encoding,
+    compress,
+    decompress,
+    parse_content_encoding,
+)
+
+RESPONSE_COMPRESSION_THRESHOLD_BYTES: Final = 1024
+# What does not compress grows a little by the attempt, in either coding by less than this.
+COMPRESSED_BODY_BYTES_MAX: Final = UNARY_BODY_BYTES_MAX + UNARY_BODY_BYTES_MAX // 128 + 1024
+ENCODING_NAMES: Final = {Compression.ZSTD: "zstd", Compression.GZIP: "gzip"}
+
+
+class Request:
+    """One request with its answer still to come."""
+
+    def __init__(self, exchange: Exchange, basin_suffixes: tuple[str, ...]) -> None:
+        self.exchange = exchange
+        self._basin_suffixes = basin_suffixes
+
+    # Names
+
+    def request_token(self) -> str | None:
+        """The idempotency token of a create."""
+        value = self.exchange.header("s2-request-token")
+        if value is None:
+            return None
+        try:
+            return names.request_token(value)
+        except BadName as error:
+            raise BadHeader(f"Invalid header `s2-request-token`: {error.message}") from None
+
+    def basin(self) -> str:
+        """The basin of a `/streams…` request: by header, else by host."""
+        value = self.exchange.header("s2-basin")
+        if value is None:
+            value = self._basin_of_host()
+        if value is None:
+            raise BadHeader("Missing header `s2-basin`")
+        try:
+            return names.basin_name(value)
+        except BadName as error:
+            raise BadHeader(f"Invalid header `s2-basin`: {error.message}") from None
+
+    def _basin_of_host(self) -> str | None:
+        if not self._basin_suffixes:
+            return None
+        host = (self.exchange.header("host") or "").rsplit(":", 1)[0].lower()
+        for suffix in self._basin_suffixes:
+            label, dot, rest = host.partition(".")
+            if dot and rest == suffix:
+                return label
+        return None
+
+    def basin_segment(self, segment: str) -> str:
+        """A basin's name in the path."""
+        try:
+            return names.basin_name(decode_segment(segment))
+        except BadName as error:
+            raise BadPath(f"Invalid URL: {error.message}") from None
+
+    def stream_segment(self, segment: str) -> str:
+        """A stream's name in the path."""
+        try:
+            return names.stream_name(decode_segment(segment))
+        except BadName as error:
+            raise BadPath(f"Invalid URL: {error.message}") from None
+
+    # Headers
+
+    def encryption_key(self) -> str | None:
+        """The customer's key; its shape is checked even where no cipher asks for it."""
+        value = self.exchange.header("s2-encryption-key")
+        if value is not None and not 1 <= len(value) <= ENCRYPTION_KEY_CHARS_MAX:
+            raise BadHeader(
+                "Invalid header `s2-encryption-key`: "
+                f"expected 1 to {ENCRYPTION_KEY_CHARS_MAX} characters"
+            )
+        return value
+
+    def stream_config(self) -> StreamConfig | None:
+        """The config for a stream that this request may create."""
+        value = self.exchange.header(STREAM_CONFIG_HEADER)
+        return None if value is None else decode_stream_config_header(value)
+
+    def content_type(self) -> Media:
+        """What the body is."""
+        return media_of(self.exchange.header_values("content-type"))
+
+    def accept(self) -> Media:
+        """What the client wants back."""
+        return media_of(self.exchange.header_values("accept"))
+
+    # Bodies
+
+    def check_codings(self) -> None:
+        """Refuse content codings that we do not have, before anything else is looked at."""
+        self.content_coding()
+        accepted = self.exchange.header_values("accept-encoding")
+        if any(";" in value for value in accepted):  # only a weight can rule out the plain text
+            choose_response_encoding(accepted)
+
+    def content_coding(self) -> Compression:
+        """How the body is compressed."""
+        values = self.exchange.header_values("content-encoding")
+        return parse_content_encoding(values) if values else Compression.NONE
+
+    async def body(self, refusal: type[BadJson | BadProto]) -> bytes:
+        """Read and decompress the body; `refusal` is what a bad or too large one raises."""
+        coding = self.content_coding()
+        try:
+            if coding is Compression.NONE:
+                return await read_body(self.exchange, UNARY_BODY_BYTES_MAX)
+            data = await read_body(self.exchange, COMPRESSED_BODY_BYTES_MAX)
+            return decompress(data, coding, UNARY_BODY_BYTES_MAX)
+        except BodyTooLarge as error:
+            raise refusal(error.message) from None
+        except BadCompression as error:
+            raise refusal(f"cannot decompress the body: {error.message}") from None
+
+    async def json_body(self) -> bytes:
+        """The JSON body that the call requires."""
+        if self.content_type() is not Media.JSON:
+            raise BadJson("Expected request with `Content-Type: application/json`")
+        return await self.body(BadJson)
+
+    async def optional_json_body(self) -> bytes | None:
+        """The JSON body of a call that can do without."""
+        kind = self.content_type()
+        if kind is Media.ABSENT:
+            return None
+        if kind is not Media.JSON:
+            raise BadJson("Expected request with `Content-Type: application/json`")
+        return await self.body(BadJson) or None
+
+    # Answers
+
+    async def answer(
+        self, status: int, body: bytes, media: Media = Media.JSON, **headers: str
+    ) -> None:
+        """Send a whole answer, compressed as the client likes where that pays."""
+        found = [("content-type", media.value)]
+        found += [(name.replace("_", "-"), value) for name, value in headers.items()]
+        if len(body) >= RESPONSE_COMPRESSION_THRESHOLD_BYTES:
+            coding = choose_response_encoding(self.exchange.header_values("accept-encoding"))
+            if coding is not Compression.NONE:
+                body = compress(body, coding)
+                found.append(("content-encoding", ENCODING_NAMES[coding]))
+            found.append(("vary", "accept-encoding"))
+        await self.exchange.respond(status, found, body)
+
+    async def answer_empty(self, status: int, *headers: tuple[str, str]) -> None:
+        """Send an answer without a body."""
+        await self.exchange.respond(status, list(headers), b"")
+
+
+class NotImplementedHere(BournError):
+    """A part of the API that this server does not have."""
+
+    code = "not_implemented"
+
+    def __init__(self) -> None:
+        super().__init__("Not implemented")

@@ -1,0 +1,144 @@
+"""Counters and histograms for `GET /metrics`, in Prometheus' text form.
+
+The four histograms of the reference server carry its names; what is ours begins with `bourn_`.
+"""
+
+import resource
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from bourn.clock import Clock
+from bourn.engine.batch import ReadBatch
+from bourn.engine.node import Node
+from bourn.errors import Unavailable
+from bourn.layout.records import RecordBatch
+from bourn.limits import KIB, MIB
+
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_RECORDS: Final = (1, 10, 50, 100, 250, 500, 1000)
+_BYTES: Final = (512, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 512 * KIB, MIB)
+
+
+class Histogram:
+    """Counts by bucket; cheap enough for every append."""
+
+    def __init__(self, name: str, what: str, bounds: tuple[float, ...]) -> None:
+        self._name = name
+        self._what = what
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def lines(self) -> Iterator[str]:
+        """The histogram as Prometheus reads it."""
+        yield f"# HELP {self._name} {self._what}"
+        yield f"# TYPE {self._name} histogram"
+        total = 0
+        for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
+            total += count
+            yield f'{self._name}_bucket{{le="{bound}"}} {total}'
+        yield f"{self._name}_sum {self._sum}"
+        yield f"{self._name}_count {total}"
+
+
+class Telemetry:
+    """Everything that is measured of one server."""
+
+    def __init__(self, node: Node, clock: Clock) -> None:
+        self._node = node
+        self._clock = clock
+        self.permit = Histogram(
+            "s2_append_permit_latency_seconds", "Wait for room to admit an append", _SECONDS
+        )
+        self.ack = Histogram(
+            "s2_append_ack_latency_seconds", "Time from admission to a durable ack", _SECONDS
+        )
+        self.records = Histogram("s2_append_batch_records", "Records in a batch", _RECORDS)
+        self.bytes = Histogram("s2_append_batch_bytes", "Metered bytes of a batch", _BYTES)
+        self.requests = 0
+        self.open_sessions = 0
+        self.records_delivered = 0
+        self.bytes_delivered = 0
+
+    @contextmanager
+    def append(self, batch: RecordBatch) -> Iterator[Callable[[], None]]:
+        """Measure one append to its ack; who admits it calls what this yields."""
+        asked = began = self._clock.monotonic()
+
+        def admitted() -> None:
+            nonlocal began
+            began = self._clock.monotonic()
+            self.admitted(batch, began - asked)
+
+        yield admitted
+        self.ack.observe(self._clock.monotonic() - began)
+
+    def admitted(self, batch: RecordBatch, waited_secs: float) -> None:
+        """Note a batch on its way in."""
+        self.permit.observe(waited_secs)
+        self.records.observe(batch.count)
+        self.bytes.observe(batch.metered_bytes)
+
+    def delivered(self, batch: ReadBatch) -> None:
+        """Note a batch that was handed to a client's connection."""
+        self.records_delivered += batch.records_count
+        self.bytes_delivered += batch.metered_bytes
+
+    def render(self) -> bytes:
+        """All of it, as `GET /metrics` answers."""
+        lines: list[str] = []
+        for histogram in (self.permit, self.ack, self.records, self.bytes):
+            lines += histogram.lines()
+        for name, kind, what, value in self._gauges():
+            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}", f"{name} {value}"]
+        return ("\n".join(lines) + "\n").encode()
+
+    def _gauges(self) -> Iterator[tuple[str, str, str, float]]:
+        yield "bourn_requests_total", "counter", "Requests taken", self.requests
+        yield "bourn_open_sessions", "gauge", "Sessions under way", self.open_sessions
+        yield "bourn_read_records_total", "counter", "Records delivered", self.records_delivered
+        yield "bourn_read_bytes_total", "counter", "Metered bytes delivered", self.bytes_delivered
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        yield "process_cpu_seconds_total", "counter", "CPU time", usage.ru_utime + usage.ru_stime
+        yield "bourn_memory_peak_bytes", "gauge", "Peak resident memory", usage.ru_maxrss * KIB
+        try:
+            term = self._node.term
+        except Unavailable:
+            return
+        committer, reader = term.committer, term.reader
+        yield "bourn_epoch", "gauge", "Epoch of this writer", term.epoch
+        yield "bourn_commits_total", "counter", "Commits made durable", committer.commits
+        yield (
+            "bourn_committed_bytes_total",
+            "counter",
+            "Bytes of commit objects",
+            committer.bytes_committed,
+        )
+        yield "bourn_commits_in_flight", "gauge", "Puts under way", committer.in_flight
+        yield (
+            "bourn_put_latency_seconds",
+            "gauge",
+            "Moving average of a put",
+            committer.put_latency_secs,
+        )
+        yield "bourn_put_retries_total", "counter", "Puts repeated", term.puts.retries
+        yield (
+            "bourn_append_inflight_bytes",
+            "gauge",
+            "Bytes admitted and not durable",
+            term.room.bytes_taken,
+        )
+        yield "bourn_append_waiting", "gauge", "Appends that wait for room", term.room.waiting
+        yield "bourn_tail_cache_bytes", "gauge", "Newest commits", term.tail_cache.bytes_held
+        yield "bourn_read_cache_bytes", "gauge", "Runs read back", reader.bytes_held
+        yield "bourn_read_hits_total", "counter", "Runs found in memory", reader.hits
+        yield "bourn_read_fetches_total", "counter", "Runs fetched", reader.fetches
+        yield "bourn_streams", "gauge", "Streams", term.state.streams.count()
+        yield "bourn_basins", "gauge", "Basins", len(term.state.basins)
