@@ -1,0 +1,155 @@
+"""The settings of `bourn serve`: one table for flags, variables, the file, the help and the docs.
+
+name          flag             variable             key in the file
+tls_cert      --tls-cert       BOURN_TLS_CERT       tls_cert
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from bourn.cli.units import parse_interval_ms, parse_size
+from bourn.settings import LOG_LEVELS
+
+_DOMAIN: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
+_TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_DIGITS_MAX: Final = 9
+
+
+class Setting(NamedTuple):
+    """One thing that the server can be told. `read` raises ValueError with what to write."""
+
+    name: str
+    read: Callable[[str], object]
+    metavar: str  # empty for a switch
+    default: str  # as people see it
+    help: str
+    engine_field: str = ""  # of EngineSettings, where it belongs there
+    is_list: bool = False
+    can_be_off: bool = False  # a switch with a --no- form
+    needs_others: bool = False  # right or wrong only together with others
+
+    @property
+    def flag(self) -> str:
+        """The flag on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The variable in the environment."""
+        return "BOURN_" + self.name.upper()
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is true or false."""
+        return not self.metavar
+
+
+def _text(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("is empty: give it a value, or leave it out")
+    return text
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX:
+        raise ValueError(f"{text!r} is no whole number: write digits alone")
+    return int(text)
+
+
+def _truth(text: str) -> bool:
+    try:
+        return _TRUTH[text.lower()]
+    except KeyError:
+        raise ValueError(f"{text!r} is neither true nor false: write one of them") from None
+
+
+def _domain(text: str) -> str:
+    domain = text.lower().removeprefix("*.").removeprefix("{basin}.").removeprefix(".")
+    if not _DOMAIN.fullmatch(domain):
+        raise ValueError(f"{text!r} is no domain: write one such as b.example.com")
+    return domain
+
+
+def _level(text: str) -> str:
+    if text.lower() not in LOG_LEVELS:
+        raise ValueError(f"{text!r} is no level: write one of {', '.join(LOG_LEVELS)}")
+    return text.lower()
+
+
+SETTINGS: Final = (
+    Setting("host", _text, "ADDRESS", "127.0.0.1", "address to listen on; 0.0.0.0 for all"),
+    Setting("port", _number, "PORT", "8080", "port to listen on; 0 for any free one"),
+    Setting(
+        "bucket",
+        _text,
+        "URL",
+        "./bourn-data",
+        "where the data lies: a directory, s3://bucket, gs://bucket, az://container or memory:",
+    ),
+    Setting("memory", _truth, "", "off", "keep everything in memory, gone at the end: an emulator"),
+    Setting("path", _text, "PREFIX", "none", "use only this part of the bucket"),
+    Setting(
+        "flush_interval",
+        parse_interval_ms,
+        "TIME",
+        "0 (20ms on remote buckets)",
+        "least time between two commits; a bare number is milliseconds",
+        engine_field="flush_interval_ms",
+    ),
+    Setting(
+        "append_inflight_bytes",
+        parse_size,
+        "SIZE",
+        "128MiB",
+        "bytes admitted but not yet durable; above it appends wait",
+        engine_field="append_inflight_bytes",
+    ),
+    Setting(
+        "commits_in_flight",
+        _number,
+        "N",
+        "8 (32 on remote buckets)",
+        "commits on their way to the bucket at once",
+        engine_field="commits_in_flight",
+    ),
+    Setting(
+        "tail_cache_bytes",
+        parse_size,
+        "SIZE",
+        "256MiB",
+        "newest records kept in memory for readers",
+        engine_field="tail_cache_bytes",
+    ),
+    Setting(
+        "location",
+        _text,
+        "NAME",
+        "local",
+        "the one location that basins of this server have",
+        engine_field="location",
+    ),
+    Setting(
+        "basin_domain",
+        _domain,
+        "DOMAIN",
+        "none",
+        "take BASIN.DOMAIN as a request's host for its basin; may be given again",
+        is_list=True,
+    ),
+    Setting("tls_cert", _text, "FILE", "none", "certificate chain in PEM form", needs_others=True),
+    Setting("tls_key", _text, "FILE", "none", "private key in PEM form", needs_others=True),
+    Setting(
+        "tls_self",
+        _truth,
+        "",
+        "off",
+        "speak TLS with a self-signed certificate made at the start",
+        can_be_off=True,
+        needs_others=True,
+    ),
+    Setting("init_file", _text, "FILE", "none", "basins and streams to have before listening"),
+    Setting("cors", _truth, "", "on", "let web pages of any origin call", can_be_off=True),
+    Setting("log_level", _level, "LEVEL", "info", f"one of {', '.join(LOG_LEVELS)}"),
+)
+BY_NAME: Final = {setting.name: setting for setting in SETTINGS}

@@ -1,0 +1,271 @@
+"""`bourn serve`: the one place where a bucket, a node and the HTTP server are put together.
+
+Everything that can be wrong with the settings is found before the bucket is touched: opening it
+takes it over from whoever serves it. Standard output carries what a person or a script waits for
+(how to reach the server, and that it is ready), standard error everything else.
+"""
+
+import argparse
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import uvloop
+
+from bourn.bucket.location import Location, parse_bucket
+from bourn.bucket.port import Bucket, is_key
+from bourn.cli import render
+from bourn.cli.config import load_settings
+from bourn.cli.failures import DONE, Misused, Refused
+from bourn.cli.spec import BasinSpec, apply_spec, read_spec
+from bourn.cli.tls import server_context
+from bourn.clock import SystemClock
+from bourn.engine.node import Node
+from bourn.engine.process import tune_process
+from bourn.errors import BadName, BournError, BucketRefused
+from bourn.http.app import App
+from bourn.http.native import NativeServer
+from bourn.layout import codec
+from bourn.limits import BUCKET_PREFIX_BYTES_MAX
+from bourn.model import names
+from bourn.settings import ServeSettings
+
+STOP_SECS: Final = 10.0  # for what is under way, once a stop is asked for
+PATIENCE_SECS: Final = 2.0  # a part of the start that takes longer is named
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  to show, not to bind
+
+
+class Plan(NamedTuple):
+    """The settings, and what they name, found to be usable."""
+
+    settings: ServeSettings
+    location: Location
+    tls: ssl.SSLContext | None
+    basins: list[BasinSpec]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal asks to stop; returns the exit code."""
+    plan = make_plan(load_settings(arguments, os.environ, Path.cwd()))
+    _log_to_stderr(plan.settings.log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(plan))
+    return DONE
+
+
+def make_plan(settings: ServeSettings) -> Plan:
+    """Check what the settings name, without touching the bucket; Misused says what to mend."""
+    try:
+        names.location_name(settings.engine.location)
+    except BadName as error:
+        raise Misused(f"location: {error.message}") from None
+    plan = Plan(
+        settings,
+        locate(settings.bucket, settings.path),
+        server_context(settings, SystemClock().now_ms()),
+        read_spec(Path(settings.init_file)) if settings.init_file else [],
+    )
+    _check_port(settings.host, settings.port)
+    return plan
+
+
+def locate(bucket: str, path: str) -> Location:
+    """Return the part of the bucket that is to be used."""
+    try:
+        location = parse_bucket(bucket)
+    except BucketRefused as error:
+        raise Misused(error.message) from None
+    path = path.strip("/")
+    if not path:
+        return location
+    if location.scheme == "memory":
+        raise Misused("path: there are no paths in memory: leave it out")
+    if location.scheme == "file":
+        if not is_key(path):
+            raise Misused(f"path: {path!r} must be letters, digits, '.', '_', '-' and slashes")
+        return location._replace(place=str(Path(location.place) / path))
+    prefix = f"{location.prefix}/{path}" if location.prefix else path
+    if not is_key(prefix) or len(prefix) > BUCKET_PREFIX_BYTES_MAX:
+        raise Misused(
+            f"path: {prefix!r} must be letters, digits, '.', '_', '-' and slashes between them, "
+            f"at most {BUCKET_PREFIX_BYTES_MAX} in all"
+        )
+    return location._replace(prefix=prefix)
+
+
+def _check_port(host: str, port: int) -> None:
+    """Find out that the port is taken before the bucket is: else both servers would be gone."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
+    except (OSError, UnicodeError) as error:
+        raise _cannot_listen(host, port, error) from None
+
+
+def _cannot_listen(host: str, port: int, error: Exception) -> Misused:
+    code = error.errno if isinstance(error, OSError) else None
+    if code == errno.EADDRINUSE:
+        remedy = "the port is taken: stop who has it, or choose another port"
+    elif code == errno.EACCES:
+        remedy = "the port needs privileges: choose one above 1023"
+    else:
+        remedy = "this machine has no such address: choose another host, such as 127.0.0.1"
+    return Misused(f"cannot listen on {host} port {port}: {remedy}")
+
+
+def _log_to_stderr(level: str) -> None:
+    # Others' debugging would drown ours: they begin at warnings.
+    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT, stream=sys.stderr)
+    logging.getLogger("bourn").setLevel(level.upper())
+
+
+async def _serve(plan: Plan) -> None:
+    stop = StopSignals()
+    clock = SystemClock()
+    bucket = await _open_bucket(plan.location, clock)
+    try:
+        node = await _open_node(bucket, plan, clock)
+        try:
+            await _listen_until(stop, node, plan, bucket.name, clock)
+        finally:
+            await node.close()
+    finally:
+        await bucket.close()
+    render.note("stopped; everything acknowledged is durable")
+
+
+class StopSignals:
+    """The first signal asks for a stop; the next one, or one during the start, ends it at once.
+
+    A start holds nothing that its end could lose: a node is made to be killed.
+    """
+
+    def __init__(self) -> None:
+        self._wanted = asyncio.Event()
+        self.is_serving = False
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if not self.is_serving:
+            render.note("stopped before it was ready")
+            os._exit(DONE)
+        if self._wanted.is_set():
+            os._exit(128 + number)
+        render.note(f"stopping: up to {STOP_SECS:.0f} s for what is under way; again to end it now")
+        self._wanted.set()
+
+    async def wait(self) -> None:
+        """Return when a stop is asked for."""
+        await self._wanted.wait()
+
+
+async def _open_bucket(location: Location, clock: SystemClock) -> Bucket:
+    try:
+        with _patience(clock, "loading the codecs; the first start on a machine compiles them"):
+            # In threads, because the loop must hear a signal meanwhile.
+            await asyncio.to_thread(codec.warm, render.note)
+            return await asyncio.to_thread(location.open)
+    except BucketRefused as error:
+        raise Misused(f"cannot open the bucket: {error.message}") from None
+
+
+async def _open_node(bucket: Bucket, plan: Plan, clock: SystemClock) -> Node:
+    try:
+        with _patience(clock, f"reading what {bucket.name} holds"):
+            node = await Node.open(bucket, plan.settings.engine, clock=clock, say=render.note)
+    except BucketRefused as error:
+        raise Misused(f"cannot use the bucket: {error.message}") from None
+    except BournError as error:
+        raise Refused(f"cannot start on {bucket.name}: {error.message}") from None
+    try:
+        with _patience(clock, f"applying {plan.settings.init_file}"):
+            await _apply(node, plan)
+    except BaseException:
+        await node.close()
+        raise
+    return node
+
+
+async def _apply(node: Node, plan: Plan) -> None:
+    if not plan.basins:
+        return
+    name = plan.settings.init_file
+    counts: Counter[str] = Counter()
+    try:
+        async for applied in apply_spec(node, plan.basins):
+            counts[applied.provision.value] += 1
+    except BournError as error:
+        raise Refused(f"cannot apply {name}: {error.message}") from None
+    render.note(
+        f"applied {name}: {counts['created']} created, {counts['updated']} updated, "
+        f"{counts['noop']} unchanged"
+    )
+
+
+async def _listen_until(
+    stop: StopSignals, node: Node, plan: Plan, bucket: str, clock: SystemClock
+) -> None:
+    settings = plan.settings
+    app = App(
+        node,
+        clock,
+        location=settings.engine.location,
+        basin_suffixes=settings.basin_domain,
+        cors=settings.cors,
+    )
+    server = NativeServer(app)
+    stop.is_serving = True
+    try:
+        port = await server.listen(settings.host, settings.port, plan.tls)
+    except OSError as error:
+        raise _cannot_listen(settings.host, settings.port, error) from None
+    tune_process()
+    _say_ready(settings, port, bucket)
+    try:
+        await stop.wait()
+    finally:
+        await server.stop(STOP_SECS)
+
+
+def _say_ready(settings: ServeSettings, port: int, bucket: str) -> None:
+    host = _ANY.get(settings.host, settings.host)
+    host = f"[{host}]" if ":" in host else host
+    url = f"{'https' if settings.is_encrypted else 'http'}://{host}:{port}"
+    lines = [
+        f'export S2_ACCOUNT_ENDPOINT="{url}"',
+        f'export S2_BASIN_ENDPOINT="{url}"',
+        'export S2_ACCESS_TOKEN="ignored"',
+    ]
+    if settings.tls_self:
+        lines.append('export S2_SSL_NO_VERIFY="true"')
+    for line in lines:
+        render.line(line)
+    render.line(f"bourn is ready on {url}, data in {bucket}")
+
+
+@contextmanager
+def _patience(clock: SystemClock, what: str) -> Iterator[None]:
+    """Say what takes long, if it does."""
+    timer = clock.call_later(PATIENCE_SECS, lambda: render.note(what))
+    try:
+        yield
+    finally:
+        timer.cancel()
