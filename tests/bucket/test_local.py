@@ -686,3 +686,9 @@ def test_a_bucket_may_serve_one_event_loop_after_another(tmp_path: Path) -> None
         asyncio.run(bucket.put_if_absent(f"k/{turn}", b"%d" % turn))
         assert asyncio.run(bucket.get(f"k/{turn}")) == b"%d" % turn
     asyncio.run(bucket.close())
+
+
+def test_threads_that_begin_at_once_find_nothing_left_to_import():
+    # numpy imports `ma` when it is first asked for; eight threads at once broke off in it.
+    program = "import bourn.bucket.kernel, numpy, sys; sys.exit('ma' not in vars(numpy))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -35,14 +35,16 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 def connect(server: Server, compression: Compression = Compression.NONE) -> S2:
     endpoint = f"http://127.0.0.1:{server.port}"
     here = Endpoints(account=endpoint, basin=endpoint)
-    return S2("any token", endpoints=here, compression=compression)
+    client: S2 = S2("any token", endpoints=here, compression=compression)
+    return client
 
 
 async def stream_of(s2: S2, name: str = "stream") -> S2Stream:
     await s2.ensure_basin("sdk-basin")
     basin = s2.basin("sdk-basin")
     await basin.ensure_stream(name)
-    return basin.stream(name)
+    stream: S2Stream = basin.stream(name)
+    return stream
 
 
 @pytest.mark.parametrize("compression", list(Compression), ids=lambda c: c.name.lower())

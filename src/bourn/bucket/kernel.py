@@ -30,6 +30,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
+import numpy.ma  # numba asks for it at every first call; threads that import it at once fail
 import numpy.typing as npt
 from numba import njit, types
 
