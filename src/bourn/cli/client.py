@@ -27,8 +27,6 @@ CHUNK_BYTES: Final = 1 << 17
 PAGE: Final = 1000
 LIST_NAMES: Final = {"/basins": "basins", "/streams": "streams"}
 SERVER_FAULT: Final = 500
-OUT_OF_RANGE: Final = 416
-CONDITION_FAILED: Final = 412
 HINTS: Final = {
     "authn": "set S2_ACCESS_TOKEN to a token of this server",
     "permission_denied": "use a token that may do this",

@@ -18,14 +18,17 @@ from bourn.clock import Clock, SystemClock
 from bourn.engine.bounded import BoundedBucket
 from bourn.engine.housekeeping import Housekeeping
 from bourn.engine.recovery import Recovery
+from bourn.engine.retry import Backoff
 from bourn.engine.tasks import Tasks
 from bourn.engine.term import Term
 from bourn.errors import BournError, Fenced, ServerDraining, Unavailable
 from bourn.layout import codec
+from bourn.layout.commit import WRITER_BYTES
 from bourn.settings import EngineSettings
 
 log = logging.getLogger(__name__)
 
+REBUILD_PAUSE_SECS_MIN: Final = 0.05
 REBUILD_PAUSE_SECS_MAX: Final = 5.0
 CREATE_ONLY_PROBE: Final = "probe/create-only"
 
@@ -57,7 +60,7 @@ class Lifecycle:
         self._waiters: set[asyncio.Future[None]] = set()  # requests that wait for a rebuild
         self._closing = asyncio.Lock()
         self._newest_epoch: int | None = None
-        self._writer = rng.randbytes(16)  # the name that this node claims epochs by
+        self._writer = rng.randbytes(WRITER_BYTES)  # the name that this node claims epochs by
         self.state = NodeState.REBUILDING
         self.failure: BournError | None = None
 
@@ -148,7 +151,7 @@ class Lifecycle:
     async def _rebuild(self) -> None:
         """Begin a new term, however long the bucket takes to come back."""
         await self._close_failed()
-        pause = 0.05
+        backoff = Backoff(self._clock, self._rng, REBUILD_PAUSE_SECS_MIN, REBUILD_PAUSE_SECS_MAX)
         while self.state is NodeState.REBUILDING:
             try:
                 await self._begin_term()
@@ -164,8 +167,7 @@ class Lifecycle:
                 self.failure = Unavailable(f"a start failed in an unforeseen way: {error!r}")
                 log.exception("cannot rebuild yet")
             if self.state is NodeState.REBUILDING:
-                await self._clock.sleep(pause * self._rng.uniform(0.5, 1.0))
-                pause = min(2 * pause, REBUILD_PAUSE_SECS_MAX)
+                await backoff.pause()
 
     async def _current(self) -> Term:
         """The term, waiting for a rebuild that is under way."""

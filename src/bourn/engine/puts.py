@@ -4,6 +4,7 @@ import random
 
 from bourn.bucket.port import Bucket
 from bourn.clock import Clock
+from bourn.engine.retry import Backoff
 from bourn.errors import (
     BucketError,
     BucketUnavailable,
@@ -15,9 +16,6 @@ from bourn.errors import (
 )
 from bourn.layout.commit import decode_commit
 from bourn.settings import EngineSettings
-
-BACKOFF_SECS_MIN = 0.02
-BACKOFF_SECS_MAX = 1.0
 
 
 class DurablePuts:
@@ -43,7 +41,7 @@ class DurablePuts:
         stopped for long finds its first attempt given up, whatever has become of it.
         """
         deadline = self._clock.monotonic() + self._settings.put_deadline_secs
-        backoff = BACKOFF_SECS_MIN
+        backoff = Backoff(self._clock, self._rng)
         attempts = 0
         while True:
             attempts += 1
@@ -60,12 +58,11 @@ class DurablePuts:
             else:
                 return
             self.retries += 1
-            await self._clock.sleep(backoff * self._rng.uniform(0.5, 1.0))
-            backoff = min(2 * backoff, BACKOFF_SECS_MAX)
+            await backoff.pause()
 
     async def _compare(self, key: str, data: bytes, deadline: float) -> None:
         """The object is there: ours, of an attempt whose reply was lost, or a newer writer's."""
-        backoff = BACKOFF_SECS_MIN
+        backoff = Backoff(self._clock, self._rng)
         while True:
             try:
                 found = await self._bucket.get(key)
@@ -77,8 +74,7 @@ class DurablePuts:
             except (BucketUnavailable, ObjectMissing, Damaged) as error:
                 if self._clock.monotonic() >= deadline:
                     raise StorageFailed(f"{error}; its outcome is unknown") from error
-                await self._clock.sleep(backoff * self._rng.uniform(0.5, 1.0))
-                backoff = min(2 * backoff, BACKOFF_SECS_MAX)
+                await backoff.pause()
             except BucketError as refused:
                 raise StorageFailed(str(refused)) from refused
         what = "sealed by a newer writer" if header.is_tombstone else "written by another writer"

@@ -14,6 +14,7 @@ import numpy as np
 from bourn.bucket.port import Bucket
 from bourn.clock import Clock
 from bourn.engine.batch import EntrySlice, ReadBatch
+from bourn.engine.retry import Backoff
 from bourn.engine.stream import Stream
 from bourn.engine.tail_cache import ENTRY_OBJECT_BYTES, EncodedBatches, TailCache
 from bourn.errors import BucketUnavailable, Damaged, ObjectMissing, StorageFailed, Unavailable
@@ -305,7 +306,7 @@ class LogReader:
 
     async def _fetch_run(self, stream_id: int, run: Run) -> list[Entry]:
         key = wal_key(*self._epochs.position(run.commit))
-        backoff = FETCH_BACKOFF_SECS
+        backoff = Backoff(self._clock, self._rng, FETCH_BACKOFF_SECS, growth=4)
         for attempt in range(1, FETCH_ATTEMPTS + 1):
             self.fetches += 1
             try:
@@ -320,8 +321,7 @@ class LogReader:
             except BucketUnavailable as error:
                 if attempt == FETCH_ATTEMPTS:
                     raise StorageFailed(f"cannot read {error}") from error
-            await self._clock.sleep(backoff * self._rng.uniform(0.5, 1.0))
-            backoff *= 4
+            await backoff.pause()
         raise AssertionError("the last attempt returns or raises")
 
     async def close(self) -> None:

@@ -14,6 +14,29 @@ REFETCHES_MAX: Final = 2
 T = TypeVar("T")
 
 
+class Backoff:
+    """Pauses that grow from one to the next, each jittered down by up to half."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        secs: float = BACKOFF_SECS_MIN,
+        secs_max: float = BACKOFF_SECS_MAX,
+        growth: int = 2,
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._secs = secs
+        self._secs_max = secs_max
+        self._growth = growth
+
+    async def pause(self) -> None:
+        """Sleep; the next pause is longer, up to the most."""
+        await self._clock.sleep(self._secs * self._rng.uniform(0.5, 1.0))
+        self._secs = min(self._growth * self._secs, self._secs_max)
+
+
 class Retry:
     """Repeats requests until a deadline, with growing, jittered pauses."""
 
@@ -31,7 +54,7 @@ class Retry:
         been cut short, or altered, on its way.
         """
         deadline = self._clock.monotonic() + self._deadline_secs
-        backoff = BACKOFF_SECS_MIN
+        backoff = Backoff(self._clock, self._rng)
         attempts = damages = 0
         while True:
             attempts += 1
@@ -44,5 +67,4 @@ class Retry:
                 damages += 1
                 if damages > REFETCHES_MAX:
                     raise
-            await self._clock.sleep(backoff * self._rng.uniform(0.5, 1.0))
-            backoff = min(2 * backoff, BACKOFF_SECS_MAX)
+            await backoff.pause()

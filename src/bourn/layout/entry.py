@@ -154,12 +154,9 @@ def decode_entry(data: memoryview, offset: int, key: str) -> tuple[int, Entry | 
     """
     if len(data) - offset < HEADER_BYTES:
         raise Damaged(key, f"it ends inside an entry header at byte {offset}")
-    (length, kind, flags, _, stream_id, first_seq_num, arrival_ms, retention_secs) = (
-        _FIELDS.unpack_from(data, offset + 8)[:8]
-    )
-    (last_timestamp, count, metered_bytes, header_count, _) = _FIELDS.unpack_from(data, offset + 8)[
-        8:
-    ]
+    fields = _FIELDS.unpack_from(data, offset + _CHECKSUM.size)
+    length, kind, flags, _, stream_id, first_seq_num, arrival_ms, retention_secs = fields[:8]
+    last_timestamp, count, metered_bytes, header_count, _ = fields[8:]
     end = offset + length
     one = bool(flags & FLAG_ONE_TIMESTAMP)
     stamps = 0 if kind == KIND_CHANGE else (8 if one else 8 * count)
