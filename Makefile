@@ -8,6 +8,9 @@ READY := $(VENV)/.ready
 LOCK := requirements/dev.lock
 KILLS ?= 50
 JOBS ?= 2
+EDGE ?= native
+SECONDS ?= 20
+COMPAT := .cache/compat/.ready
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,15 +40,32 @@ check: $(READY) ## format, lint, types, import layers
 	@$(BIN)/lint-imports --no-cache --config pyproject.toml
 
 unit: $(READY) ## the test suite without the crash run
-	@$(BIN)/python -m pytest -n $(JOBS) -q
+	@$(BIN)/python -m pytest -n $(JOBS) -q --ignore tests/compat
+
+$(COMPAT): $(READY) requirements/compat.lock requirements/node.lock tests/compat/tssdk/package-lock.json
+	@echo "setting up the official clients (once)"
+	@$(BIN)/python -m tests.compat.install
+	@touch $@
+
+compat: $(COMPAT) ## the official clients against a real server; EDGE=asgi for the other edge
+	@BOURN_TEST_EDGE=$(EDGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -q tests/compat
 
 crash: $(READY) ## kill a node on local disk KILLS=50 times and check every promise
 	@$(BIN)/python -m tests.crash --kills $(KILLS)
 
-test: check unit crash ## everything that must pass before a change lands
+fuzz-api: $(READY) ## SECONDS=20 of valid and broken requests, made from the server's own document
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+test: check unit compat fuzz-api crash ## everything that must pass before a change lands
 
 bench-engine: $(READY) ## measure the engine: table, and bench/results/engine.json
 	@$(BIN)/python -m bench.engine
+
+bench-http: $(READY) ## measure the server through HTTP: table, and bench/results/http.json
+	@$(BIN)/python -m bench.http $(ARGS)
+
+load: $(READY) ## 2,000 followers, 500 sessions, then every attack: bench/results/load.json; flags by ARGS
+	@$(BIN)/python -m bench.load $(ARGS)
 
 lock: $(READY) ## refresh the locked dependencies from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --upgrade pyproject.toml --group dev -o $(LOCK)
@@ -54,4 +74,4 @@ clean: ## remove the environment and every cache
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup serve format check unit crash test bench-engine lock clean
+.PHONY: help setup serve format check unit compat fuzz-api crash test bench-engine bench-http load lock clean

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bourn.settings import EngineSettings
+from bourn.settings import EngineSettings, PipelineSettings
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -115,7 +115,8 @@ def test_every_setting_is_documented():
     text = (ROOT / "docs" / "settings.md").read_text()
     missing = [
         field.name
-        for field in msgspec.structs.fields(EngineSettings)
+        for kind in (EngineSettings, PipelineSettings)
+        for field in msgspec.structs.fields(kind)
         if f"`{field.name}`" not in text
     ]
     assert not missing

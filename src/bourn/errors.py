@@ -78,6 +78,15 @@ class BadHeader(RequestError):
     code = "bad_header"
 
 
+class DecryptionFailed(RequestError):
+    """The key does not open a record."""
+
+    code = "decryption_failed"
+
+    def __init__(self) -> None:
+        super().__init__("record decryption failed")
+
+
 class Invalid(RequestError):
     """Well formed, but against a rule or a limit."""
 
@@ -88,6 +97,24 @@ class BadName(RequestError):
     """A name fails its grammar; whoever knows where it stood raises that place's error of it."""
 
     code = "invalid"
+
+
+class Unauthenticated(RequestError):
+    """No token, or none that is known and in force."""
+
+    code = "authn"
+
+
+class PermissionDenied(RequestError):
+    """The token is in force, but not for this."""
+
+    code = "permission_denied"
+
+
+class QuotaExhausted(RequestError):
+    """There are as many of these as there may be."""
+
+    code = "quota_exhausted"
 
 
 class SeqNumMismatch(RequestError):
@@ -146,6 +173,15 @@ class StreamNotFound(ResourceError):
         super().__init__(f"stream `{stream}` in basin `{basin}` not found")
 
 
+class AccessTokenNotFound(ResourceError):
+    """No such access token, or none in force."""
+
+    code = "access_token_not_found"
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__(f"access token `{token_id}` not found")
+
+
 class ResourceAlreadyExists(ResourceError):
     """A create met a resource of that name."""
 
@@ -173,6 +209,25 @@ class StreamDeletionPending(ResourceError):
 # Try again, perhaps elsewhere.
 
 
+class StreamReplaced(BournError):
+    """The stream was deleted and made anew while an append to it waited; nothing happened."""
+
+    code = "transaction_conflict"
+
+    def __init__(self) -> None:
+        super().__init__("the stream has been replaced by another one of its name")
+
+
+class RateLimited(BournError):
+    """More than the basin or the token may do at a time; nothing happened."""
+
+    code = "rate_limited"
+
+    def __init__(self, message: str, retry_after_ms: int) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
+
+
 class Unavailable(BournError):
     """Not now: the node is starting, rebuilding, fenced or stopped. No promise about the append."""
 
@@ -183,6 +238,12 @@ class ServerDraining(BournError):
     """The node is about to stop; nothing happened; connect again."""
 
     code = "server_draining"
+
+
+class RequestTimeout(BournError):
+    """The request did not arrive in time; nothing happened."""
+
+    code = "request_timeout"
 
 
 class StorageFailed(BournError):

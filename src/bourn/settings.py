@@ -13,12 +13,19 @@ from bourn.limits import (
     COMMITS_IN_FLIGHT_MAX,
     COMMITS_IN_FLIGHT_REMOTE,
     ENCODED_CACHE_BYTES,
+    LIMIT_APPEND_BYTES_MIN,
     PORT_MAX,
     READ_CACHE_BYTES,
     TAIL_CACHE_BYTES,
 )
 
+EDGES: Final = ("native", "asgi")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_LIMITS: Final = {
+    f"limit_{scope}_{what}": least
+    for scope in ("basin", "token")
+    for what, least in (("requests", 1), ("append_bytes", LIMIT_APPEND_BYTES_MIN), ("sessions", 1))
+}
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +48,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_after_streams: int = 20_000  # changed since the newest snapshot; or a fifth of all
     snapshots_kept: int = 2
     collect_grace_secs: float = 60.0  # a dead commit stays this long for readers under way
+    usage_flush_secs: float = 30.0  # how long counts of reads and calls wait for the log
     location: str = "local"
+    quota_basins: int | None = None  # None: as many as you like
+    quota_streams_per_basin: int | None = None
+    quota_tokens: int | None = None  # beside the root token
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, saying what would."""
@@ -57,6 +68,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"append_inflight_bytes must be at least {APPEND_INFLIGHT_BYTES_MIN}")
         if self.snapshots_kept < 1:
             raise ValueError("snapshots_kept must be at least 1")
+        for name in ("quota_basins", "quota_streams_per_basin", "quota_tokens"):
+            quota = getattr(self, name)
+            if quota is not None and quota < 0:
+                raise ValueError(f"{name} must be 0 or more; leave it out for no quota")
 
     def resolved(self, *, remote: bool) -> "EngineSettings":
         """Return the settings with every `None` decided."""
@@ -69,11 +84,56 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, flush_interval_ms=flush, commits_in_flight=depth)
 
 
+class UsagePrices(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator charges, in US dollars; all zero: nothing is estimated."""
+
+    append_gib: float = 0.0
+    read_gib: float = 0.0
+    storage_gib_month: float = 0.0
+    operations_million: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no price."""
+        if not all(0 <= price < float("inf") for price in msgspec.structs.astuple(self)):
+            raise ValueError("usage_prices: a price must be a number, 0 or more")
+
+    @property
+    def are_set(self) -> bool:
+        """Whether anything has a price."""
+        return any(msgspec.structs.astuple(self))
+
+
+class TrafficLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """What one basin, or one token, may do; None: as much as it likes."""
+
+    requests: int | None = None  # a second
+    append_bytes: int | None = None  # a second, metered
+    sessions: int | None = None  # open at a time
+
+    @property
+    def is_set(self) -> bool:
+        """Whether anything is limited."""
+        return any(limit is not None for limit in msgspec.structs.astuple(self))
+
+
+class TrafficLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What each basin and what each token may do."""
+
+    basin: TrafficLimit = TrafficLimit()
+    token: TrafficLimit = TrafficLimit()
+
+    @property
+    def are_set(self) -> bool:
+        """Whether anything is limited."""
+        return self.basin.is_set or self.token.is_set
+
+
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a server is told: where its bucket is, where it listens, how its engine works."""
 
     host: str = "127.0.0.1"
     port: int = 8080  # 0 takes any free one
+    edge: str = "native"  # or "asgi": under granian, in a process of its own
     bucket: str = "./bourn-data"  # as `bucket.location` reads it
     path: str = ""  # the part of the bucket that is used; all of it, if empty
     basin_domain: tuple[str, ...] = ()  # `{basin}.{domain}` as host names the basin
@@ -82,7 +142,17 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls_self: bool = False
     init_file: str = ""
     cors: bool = True
+    auth: bool | None = None  # whether requests need a token; None: see `cli.access`
+    root_token: str = ""  # the one that may do everything; if empty, that of an earlier start
+    audit_log: str = ""  # a file; "-" is standard error
     log_level: str = "info"
+    usage_prices: UsagePrices = UsagePrices()
+    limit_basin_requests: int | None = None  # a second, in each basin
+    limit_basin_append_bytes: int | None = None
+    limit_basin_sessions: int | None = None  # open at a time
+    limit_token_requests: int | None = None  # and the same by each token
+    limit_token_append_bytes: int | None = None
+    limit_token_sessions: int | None = None
     engine: EngineSettings = EngineSettings()
 
     def __post_init__(self) -> None:
@@ -91,14 +161,67 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("host is empty: name an address, or 0.0.0.0 for all of this machine")
         if not 0 <= self.port <= PORT_MAX:
             raise ValueError(f"port must be from 0 to {PORT_MAX}; 0 takes any free one")
+        if self.edge not in EDGES:
+            raise ValueError(f"edge must be one of {', '.join(EDGES)}")
         if self.log_level not in LOG_LEVELS:
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}")
         if bool(self.tls_cert) is not bool(self.tls_key):
             raise ValueError("tls_cert and tls_key belong together: give both files")
+        if self.auth is False and self.root_token:
+            raise ValueError("root_token and no auth exclude each other: keep one of them")
         if self.tls_self and self.tls_cert:
             raise ValueError("tls_self and tls_cert exclude each other: keep one of them")
+        for name, least in _LIMITS.items():
+            limit = getattr(self, name)
+            if limit is not None and limit < least:
+                raise ValueError(f"{name} must be at least {least}; leave it out for no limit")
 
     @property
     def is_encrypted(self) -> bool:
         """Whether clients must speak TLS."""
         return self.tls_self or bool(self.tls_cert)
+
+    @property
+    def traffic(self) -> TrafficLimits:
+        """The limits of basins and of tokens."""
+        return TrafficLimits(
+            basin=TrafficLimit(
+                requests=self.limit_basin_requests,
+                append_bytes=self.limit_basin_append_bytes,
+                sessions=self.limit_basin_sessions,
+            ),
+            token=TrafficLimit(
+                requests=self.limit_token_requests,
+                append_bytes=self.limit_token_append_bytes,
+                sessions=self.limit_token_sessions,
+            ),
+        )
+
+
+class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When the pipeline works, on which cluster, and in which portions."""
+
+    master: str = "local[*]"  # as Spark names its clusters
+    backlog_bytes: int = 64 << 20  # of log that is not in the table: start at once
+    age_secs: float = 60.0  # of the oldest commit that is not: start even for less
+    poll_secs: float = 1.0  # pause between two looks at the log
+    idle_secs: float = 300.0  # without work: let Spark go; it comes back when it is needed
+    retry_secs_max: float = 60.0  # longest pause behind a run that failed
+    checkpoint_versions: int = 20  # of the table's log, from one checkpoint to the next
+    niceness: int = 10  # of a local Spark: the server goes first
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, saying what would."""
+        if not self.master:
+            raise ValueError("master is empty: name a cluster, or local[*] for this machine")
+        if self.backlog_bytes < 1:
+            raise ValueError("backlog_bytes must be at least 1")
+        if self.age_secs < 0 or self.poll_secs <= 0 or self.idle_secs < 0:
+            raise ValueError("age_secs, poll_secs and idle_secs must not be negative")
+        if self.checkpoint_versions < 1:
+            raise ValueError("checkpoint_versions must be at least 1")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs on this machine alone."""
+        return self.master.startswith("local")

@@ -8,12 +8,13 @@ from bourn.cli.failures import Misused
 from bourn.cli.options import SETTINGS
 from bourn.cli.parser import make_parser
 from bourn.cli.units import parse_interval_ms, parse_size
-from bourn.settings import EngineSettings, ServeSettings
+from bourn.settings import EngineSettings, ServeSettings, UsagePrices
 
 # For each setting: what the file says, what the variable says, what the flag says.
 VALUES = {
     "host": ('"10.0.0.1"', "10.0.0.2", "10.0.0.3"),
     "port": ("1001", "1002", "1003"),
+    "edge": ('"asgi"', "native", "asgi"),
     "bucket": ('"s3://one"', "s3://two", "s3://three"),
     "path": ('"a"', "b", "c"),
     "flush_interval": ("11", "12ms", "13"),
@@ -25,6 +26,18 @@ VALUES = {
     "tls_cert": ('"a.pem"', "b.pem", "c.pem"),
     "tls_key": ('"a.key"', "b.key", "c.key"),
     "init_file": ('"a.json"', "b.json", "c.json"),
+    "root_token": ('"token-1-of-16-chars"', "token-2-of-16-chars", "token-3-of-16-chars"),
+    "audit_log": ('"a.log"', "b.log", "-"),
+    "usage_prices": ('"append=1"', "read=0.5,storage=2", "operations=3.25"),
+    "limit_basin_requests": ("1", "2", "3"),
+    "limit_basin_append_bytes": ('"1MiB"', "2MiB", "65536"),
+    "limit_basin_sessions": ("4", "5", "6"),
+    "limit_token_requests": ("7", "8", "9"),
+    "limit_token_append_bytes": ("1048576", "3MiB", "64KiB"),
+    "limit_token_sessions": ("10", "11", "12"),
+    "quota_basins": ("0", "100", "101"),
+    "quota_streams_per_basin": ("13", "14", "15"),
+    "quota_tokens": ("16", "0", "17"),
     "log_level": ('"debug"', "warning", "error"),
 }
 WANTED = {
@@ -34,6 +47,20 @@ WANTED = {
     "basin_domain": (("a.example", "b.example"), ("c.example", "d.example"), ("e.example",)),
     "port": (1001, 1002, 1003),
     "commits_in_flight": (2, 3, 4),
+    "limit_basin_requests": (1, 2, 3),
+    "limit_basin_append_bytes": (1 << 20, 2 << 20, 1 << 16),
+    "limit_basin_sessions": (4, 5, 6),
+    "limit_token_requests": (7, 8, 9),
+    "limit_token_append_bytes": (1 << 20, 3 << 20, 1 << 16),
+    "limit_token_sessions": (10, 11, 12),
+    "quota_basins": (0, 100, 101),
+    "quota_streams_per_basin": (13, 14, 15),
+    "quota_tokens": (16, 0, 17),
+    "usage_prices": (
+        UsagePrices(append_gib=1),
+        UsagePrices(read_gib=0.5, storage_gib_month=2),
+        UsagePrices(operations_million=3.25),
+    ),
 }
 # Settings that are right only together with another one.
 PARTNER = {"tls_cert": ["--tls-key", "k"], "tls_key": ["--tls-cert", "c"]}
@@ -53,7 +80,7 @@ def value_of(settings, name):
 
 def test_every_setting_is_tried():
     switches = {setting.name for setting in SETTINGS if setting.is_switch}
-    assert switches == {"memory", "tls_self", "cors"}
+    assert switches == {"memory", "tls_self", "cors", "auth"}
     assert VALUES.keys() | switches == {setting.name for setting in SETTINGS}
 
 

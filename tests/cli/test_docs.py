@@ -13,7 +13,7 @@ from bourn.settings import EngineSettings
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 COMMANDS = {parser.prog: parser for parser in leaves(make_parser())}
-EVERYWHERE = {"-h", "--help", "--endpoint", "--json"}  # said once, at the top
+EVERYWHERE = {"-h", "--help", "--endpoint", "--token", "--json"}  # said once, at the top
 
 
 def text_of(name):

@@ -289,7 +289,8 @@ def test_a_certificate_of_ones_own_is_served_and_trusted(tmp_path, spec):
 
 def test_basins_by_host_pages_of_any_origin_and_every_address(spec):
     domains = ("--basin-domain", "b.example", "--basin-domain", "c.example")
-    with Serving("--memory", "--init-file", spec, "--host", "0.0.0.0", *domains) as server:
+    flags = ("--memory", "--init-file", spec, "--host", "0.0.0.0", "--no-auth")
+    with Serving(*flags, *domains) as server:
         assert server.host == "127.0.0.1", "an address that can be called"
         assert "INFO bourn.engine.lifecycle: epoch 1" in server.errors()
         for host in ("my-basin.b.example", "my-basin.c.example:80"):
@@ -331,3 +332,29 @@ def test_a_bucket_on_s3_is_served_with_the_usual_variables_and_kept(spec):
         assert missing.code in {1, 2}
         assert missing.err.splitlines()[-1].startswith("bourn serve: cannot ")
         assert "Traceback" not in missing.err
+
+
+def test_limits_and_quotas_hold_as_they_were_given(spec):
+    flags = ("--limit-basin-requests", "2", "--quota-basins", "1", "--init-file", spec)
+    with Serving("--memory", *flags) as server:
+        answers = []
+        for _ in range(20):  # far more than could flow in meanwhile
+            try:
+                answers.append(get(f"{server.url}/v1/streams", **{"s2-basin": BASIN})[:2])
+            except urllib.error.HTTPError as error:
+                answers.append((error.code, dict(error.headers)))
+        assert [status for status, _ in answers[:2]] == [200, 200]
+        waits = [int(fields["retry-after-ms"]) for status, fields in answers if status != 200]
+        assert waits
+        assert all(1 <= wait <= 500 for wait in waits)
+        put = urllib.request.Request(f"{server.url}/v1/basins/one-too-many", method="PUT")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(put, timeout=SECS_MAX)
+        assert refused.value.code == 403
+        assert json.loads(refused.value.read())["code"] == "quota_exhausted"
+
+
+def test_a_spec_beyond_the_quotas_stops_the_start_with_a_line_that_says_so(spec):
+    ended = bourn("serve", "--memory", "--port", "0", "--quota-basins", "0", "--init-file", spec)
+    assert ended.code == 1
+    assert "quota of basins, 0, is used up" in ended.err.splitlines()[-1]

@@ -49,10 +49,11 @@ class Reply:
 
     @property
     def named(self) -> dict[str, str]:
-        """Every header but the date, none of them twice."""
+        """Every header but the date and the server's name, none of them twice."""
         found = dict(self.fields)
         assert len(found) == len(self.fields), self.fields
         assert found.pop("date", None), "every response is dated"
+        assert found.pop("server", "bourn") == "bourn"
         return found
 
     @property

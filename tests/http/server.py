@@ -11,12 +11,13 @@ import uvloop
 
 from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Bucket
+from bourn.catalog.tokens import digest_of
 from bourn.clock import Clock, SystemClock
 from bourn.engine.node import Node
 from bourn.engine.stream import Stream
 from bourn.http.app import App
-from bourn.http.native import NativeServer
-from bourn.settings import EngineSettings
+from bourn.settings import EngineSettings, TrafficLimits, UsagePrices
+from tests.http.edges import edge_of
 
 T = TypeVar("T")
 
@@ -67,7 +68,10 @@ class LoopThread:
 
 
 class Server:
-    """Serves until `close`; tests may look inside through `call`."""
+    """Serves until `close`; tests may look inside through `call`.
+
+    With a `root_token`, every request needs a token.
+    """
 
     def __init__(
         self,
@@ -77,6 +81,9 @@ class Server:
         clock: Clock = CLOCK,
         cors: bool = True,
         basin_suffixes: tuple[str, ...] = (),
+        root_token: str = "",
+        prices: UsagePrices | None = None,
+        traffic: TrafficLimits | None = None,
         **limits: Any,
     ) -> None:
         self._thread = LoopThread()
@@ -91,11 +98,20 @@ class Server:
             self.node = await Node.open(
                 bucket or MemoryBucket(), settings, clock=clock, rng=Random(0)
             )
+            if root_token:
+                await self.node.set_root_token(digest_of(root_token.encode()))
             self.app = App(
-                self.node, clock, location=LOCATION, basin_suffixes=basin_suffixes, cors=cors
+                self.node,
+                clock,
+                location=LOCATION,
+                basin_suffixes=basin_suffixes,
+                cors=cors,
+                auth_required=bool(root_token),
+                prices=prices,
+                limits=traffic,
             )
-            self.native = NativeServer(self.app, **limits)
-            return await self.native.listen("127.0.0.1", 0)
+            self.edge = edge_of(self.app, **limits)
+            return await self.edge.listen("127.0.0.1", 0)
 
         self.port = self.run(start())
 
@@ -124,7 +140,7 @@ class Server:
 
     def stop(self, timeout_secs: float = 0.0) -> None:
         """Let go of every connection."""
-        self.run(self.native.stop(timeout_secs))
+        self.run(self.edge.stop(timeout_secs))
 
     def close(self) -> None:
         self.stop()

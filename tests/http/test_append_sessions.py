@@ -9,6 +9,7 @@ import pytest
 import zstandard
 
 from bourn.clock import SystemClock
+from bourn.http.auth import Principal
 from bourn.http.draining import Draining
 from bourn.http.exchange import Headers
 from bourn.http.sessions import UNACKED_INPUTS_MAX, AppendSession
@@ -43,6 +44,7 @@ def test_the_head_of_the_response_comes_before_any_input(api: Api, stream: str) 
     call, frames = opened(api, stream)
     fields = dict(call.fields)
     fields.pop("date")
+    assert fields.pop("server", "bourn") == "bourn"
     if api.version == "h1":
         assert fields.pop("transfer-encoding") == "chunked"
     assert fields == HEADERS
@@ -366,7 +368,10 @@ def test_a_client_that_reads_no_acks_is_read_no_further_and_costs_no_time() -> N
             exchange = Deaf(3 * UNACKED_INPUTS_MAX)
             appender = await node.appender(BASIN, STREAM)
             telemetry = Telemetry(node, clock)
-            session = AppendSession(exchange, appender, telemetry, Draining(node), clock)
+            anybody = Principal(node, clock, None)
+            session = AppendSession(
+                exchange, appender, telemetry, Draining(node), clock, anybody, lambda _: None
+            )
             task = asyncio.ensure_future(session.run())
             taken = -1
             while exchange.taken != taken:

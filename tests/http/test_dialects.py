@@ -67,7 +67,7 @@ def test_other_paths_need_it(api: Api) -> None:
     assert api.get("/basins").status == 404
     assert api.get("/locations").status == 404
     assert b"# TYPE" in api.get("/metrics").body
-    assert api.get("/v1/metrics").error == (501, "not_implemented")
+    assert api.get("/v1/metrics").error == (400, "bad_query")
 
 
 @pytest.mark.parametrize(

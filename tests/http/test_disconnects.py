@@ -21,6 +21,7 @@ from tests.http.clients import (
     reply_of,
 )
 from tests.http.conftest import BASIN
+from tests.http.edges import IS_ASGI, native_only
 from tests.http.frames import Frames, append
 from tests.http.server import CLOCK, Server, eventually
 from tests.support import batch
@@ -113,13 +114,17 @@ def test_a_body_shorter_than_it_said_applies_nothing(server: Server, stream: str
         path = f"{STREAMS}/{stream}/records"
         sock.sendall(head_of("POST", path, fields) + b'{"records":[{"body":"x"}]}')
         sock.shutdown(socket.SHUT_WR)
-        with pytest.raises(Broken):
-            H1Call(None, sock).head()
+        if IS_ASGI:  # granian puts something in the place of the answer that is not there
+            assert reply_of(H1Call(None, sock)).status == 500
+        else:
+            with pytest.raises(Broken):
+                H1Call(None, sock).head()
         assert Api(client, BASIN).append(stream, "y").json["start"]["seq_num"] == 0
     finally:
         client.close()
 
 
+@native_only("takes a closed side for a client that has gone")
 @pytest.mark.parametrize("version", ["h1"])
 def test_a_client_that_has_said_all_and_closed_its_side_is_still_answered(
     server: Server, stream: str

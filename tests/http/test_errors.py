@@ -371,42 +371,6 @@ def test_a_body_that_does_not_say_that_it_is_json(api: Api, stream: str, media: 
         )
 
 
-def test_what_is_not_there_yet(api: Api) -> None:
-    for method, path in (
-        ("GET", "/v1/access-tokens?prefix=a&limit=10"),
-        ("DELETE", "/v1/access-tokens/some%2Fid"),
-        ("GET", "/v1/metrics?set=active-basins"),
-        ("GET", f"/v1/metrics/{BASIN}?set=storage"),
-        ("GET", f"/v1/metrics/{BASIN}/some%2Fstream?set=storage"),
-    ):
-        is_error(api.request(method, path), 501, "not_implemented", "Not implemented")
-    issue = api.post("/v1/access-tokens", {"id": "t", "scope": {}})
-    is_error(issue, 501, "not_implemented", "Not implemented")
-
-
-def test_what_is_not_there_yet_is_still_checked(api: Api) -> None:
-    assert api.get("/v1/access-tokens?limit=x").error == (400, "bad_query")
-    assert api.get(f"/v1/access-tokens?prefix={'x' * 97}").error == (400, "bad_query")
-    assert api.delete(f"/v1/access-tokens/{'x' * 97}").error == (400, "bad_path")
-    assert api.delete("/v1/access-tokens/..").error == (400, "bad_path")
-    assert api.get("/v1/metrics/X").error == (400, "bad_path")
-    assert api.get(f"/v1/metrics/{BASIN}/%FF").error == (400, "bad_path")
-    assert api.post("/v1/access-tokens", b"[]").error == (400, "bad_json")
-    assert api.post("/v1/access-tokens", b"{").error == (400, "bad_json")
-
-
-def test_streams_with_a_cipher_are_refused_rather_than_kept_in_the_clear(api: Api) -> None:
-    config = {"stream_cipher": "aegis-256", "create_stream_on_append": True}
-    api.post("/v1/basins", {"basin": "cipher-basin", "config": config})
-    cipher = api.of("cipher-basin")
-    key = {"s2-encryption-key": "A" * 43 + "="}
-    refused = cipher.post(f"{STREAMS}/s/records", RECORD, key)
-    is_error(refused, 501, "not_implemented", "Not implemented")
-    session = cipher.request("POST", f"{STREAMS}/s/records", {"content-type": "s2s/proto", **key})
-    is_error(session, 501, "not_implemented", "Not implemented")
-    assert cipher.get(f"{STREAMS}/s/records/tail").json["tail"]["seq_num"] == 0
-
-
 # Deletion under way
 
 

@@ -62,7 +62,7 @@ def test_every_error_may_be_read_by_a_page_of_any_origin(api: Api, stream: str) 
         (api.get(f"{STREAMS}/{stream}/records?seq_num=x", ORIGIN), 400),
         (api.request("POST", f"{STREAMS}/{stream}", ORIGIN | {"content-encoding": "br"}), 405),
         (api.get(STREAMS, ORIGIN | {"content-encoding": "br"}), 415),
-        (api.get("/v1/metrics", ORIGIN), 501),
+        (api.get("/v1/metrics", ORIGIN), 400),
     ):
         assert reply.status == status
         assert is_readable(reply)
@@ -133,7 +133,8 @@ def test_a_serving_node_is_healthy(api: Api) -> None:
 
 HELP = re.compile(r"# HELP ([a-z_0-9]+) (\S.*)")
 TYPE = re.compile(r"# TYPE ([a-z_0-9]+) (counter|gauge|histogram)")
-SAMPLE = re.compile(r'([a-z_0-9]+)(?:\{le="([^"]+)"\})? ([0-9.e+-]+)')
+LABELS = r'[a-z_]+="[^"]*"(?:,[a-z_]+="[^"]*")*'
+SAMPLE = re.compile(rf'([a-z_0-9]+)(?:\{{(?:le="([^"]+)"|({LABELS}))\}})? ([0-9.e+-]+)')
 SECONDS: list[float] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5]
 BOUNDS: dict[str, list[float]] = {
     "s2_append_permit_latency_seconds": SECONDS,
@@ -144,7 +145,7 @@ BOUNDS: dict[str, list[float]] = {
 
 
 def scraped(api: Api) -> dict[str, dict[str | None, float]]:
-    """Parse the exposition line by line: metric name to its samples by bound."""
+    """Parse the exposition line by line: metric name to its samples by bound or labels."""
     reply = api.of(None).get("/metrics")
     assert (reply.status, reply.header("content-type")) == (200, "text/plain; version=0.0.4")
     assert reply.body.endswith(b"\n")
@@ -164,8 +165,9 @@ def scraped(api: Api) -> dict[str, dict[str | None, float]]:
             family = re.sub(r"_(bucket|sum|count)$", "", match[1])
             assert (family if kinds.get(family) == "histogram" else match[1]) in kinds
             found = samples.setdefault(match[1], {})
-            assert match[2] not in found
-            found[match[2]] = float(match[3])
+            label = match[2] or match[3]
+            assert label not in found
+            found[label] = float(match[4])
     for name, kind in kinds.items():
         assert kind != "counter" or name.endswith("_total")
     assert helped == kinds.keys()

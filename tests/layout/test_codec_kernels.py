@@ -14,25 +14,36 @@ import pytest
 
 import bourn
 from bourn.layout import codec
-from bourn.layout.kernels import append, compiled, memory, sequenced
+from bourn.layout.history import rows
+from bourn.layout.kernels import append, compiled, from_rows, memory, sequenced, to_rows
 
 PACKAGE = Path(compiled.__file__).parent
 HELPERS = ("facts.py", "memory.py", "protobuf.py")
 
 
-def test_the_kernels_carry_the_checksum_of_the_helpers_they_were_compiled_with() -> None:
+def checksum_of(*names: str) -> str:
     digest = hashlib.sha256()
-    for name in HELPERS:
+    for name in names:
         digest.update((PACKAGE / name).read_bytes())
-    checksum = digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]
+
+
+def test_the_kernels_carry_the_checksum_of_the_helpers_they_were_compiled_with() -> None:
+    checksum = checksum_of(*HELPERS)
     assert checksum == append.HELPERS_CHECKSUM, "write this checksum into append.py"
     assert checksum == sequenced.HELPERS_CHECKSUM, "write this checksum into sequenced.py"
+    # Their helpers carry the checksum of the helpers' own.
+    checksum = checksum_of("rows_facts.py", "sequenced.py")
+    assert checksum == to_rows.HELPERS_CHECKSUM, "write this checksum into to_rows.py"
+    checksum = checksum_of("rows_facts.py", "to_rows.py")
+    assert checksum == from_rows.HELPERS_CHECKSUM, "write this checksum into from_rows.py"
 
 
 def test_no_other_file_has_code_that_kernels_are_compiled_with() -> None:
-    kernels = {"append.py", "sequenced.py"}
+    kernels = {"append.py", "sequenced.py", "to_rows.py", "from_rows.py"}
     assert {path.name for path in PACKAGE.glob("*.py")} == {
         *HELPERS,
+        "rows_facts.py",
         *kernels,
         "__init__.py",
         "compiled.py",
@@ -44,6 +55,10 @@ def test_every_kernel_has_one_specialisation_and_takes_no_other() -> None:
     codec.warm(said.append)
     for name in compiled.NAMES:
         kernel: Any = getattr(codec._KERNELS, name)
+        assert len(kernel.signatures) == 1
+    rows.warm(said.append)
+    for name in compiled.HISTORY_NAMES:
+        kernel = getattr(rows._KERNELS, name)
         assert len(kernel.signatures) == 1
     with pytest.raises(TypeError, match="No matching definition"):
         codec._KERNELS.metered_sizes(np.zeros(8, np.float64), 1, np.zeros(1, np.uint32))

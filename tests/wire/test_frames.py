@@ -1,4 +1,4 @@
-from itertools import pairwise
+from itertools import cycle, pairwise
 from random import Random
 
 import pytest
@@ -16,6 +16,7 @@ from bourn.wire.frames import (
     encode_frame,
     encode_terminal,
     frame_head,
+    frame_pieces,
 )
 
 regular = st.builds(
@@ -266,10 +267,31 @@ def test_any_bytes_give_frames_or_bad_frame(chunks: list[bytes]) -> None:
             for frame in parser.feed(chunk):
                 assert len(frame.payload) < 2000
                 frame.message()
-            assert len(parser._partial) < 2003
+            assert held_bytes(parser) < 2003
         parser.finish()
     except BadFrame:
         pass
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 300, 65_535, 65_536, 70_000]), max_size=6),
+    st.sampled_from(list(Compression)),
+    st.booleans(),
+)
+def test_the_pieces_of_a_frame_are_the_frame_and_large_buffers_are_not_copied(
+    sizes: list[int], compression: Compression, reconnect: bool
+) -> None:
+    buffers = [Random(seed).randbytes(size) for seed, size in enumerate(sizes)]
+    pieces = frame_pieces(buffers, compression, reconnect=reconnect)
+    assert b"".join(pieces) == encode_frame(buffers, compression, reconnect=reconnect)
+    if compression is Compression.NONE:
+        large = [buffer for buffer in buffers if len(buffer) >= 65_536]
+        assert len([piece for piece in pieces if any(piece is one for one in large)]) == len(large)
+        assert len(pieces) <= 2 * len(large) + 1
+
+
+def held_bytes(parser: FrameParser) -> int:
+    return len(parser._head) + sum(map(len, parser._parts)) + len(parser._small)
 
 
 def test_a_parser_holds_no_more_than_one_frame_and_lets_go_of_it() -> None:
@@ -277,10 +299,39 @@ def test_a_parser_holds_no_more_than_one_frame_and_lets_go_of_it() -> None:
     body = encode_frame(bytes(FRAME_PAYLOAD_BYTES_MAX)) + b"\x00"
     for start in range(0, len(body) - 1000, 1000):
         assert parser.feed(body[start : start + 1000]) == []
-    assert len(parser._partial) <= FRAME_LENGTH_MAX + 3
+    assert held_bytes(parser) <= FRAME_LENGTH_MAX + 3
     [frame] = parser.feed(body[start + 1000 :])
     assert len(frame.payload) == FRAME_PAYLOAD_BYTES_MAX
-    assert parser._partial == b"\x00"
+    assert parser._head == b"\x00"
+    assert held_bytes(parser) == 1
+
+
+@given(st.data())
+def test_a_large_frame_is_the_same_however_its_chunks_are_cut(data: st.DataObject) -> None:
+    payloads = [Random(seed).randbytes(size) for seed, size in enumerate((30_000, 0, 9_000))]
+    body = b"".join(map(encode_frame, payloads))
+    cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=12).map(sorted))
+    kind = data.draw(st.sampled_from([bytes, bytearray, memoryview]))
+    parser = FrameParser()
+    found = []
+    for start, end in pairwise([0, *cuts, len(body)]):
+        found += parser.feed(kind(body[start:end]))
+    parser.finish()
+    assert [frame.payload for frame in found] == payloads
+
+
+def test_a_frame_of_tiny_chunks_is_held_in_few_pieces() -> None:
+    parser = FrameParser()
+    body = encode_frame(Random(1).randbytes(200_000))
+    sizes = cycle([2, 5_000, 3, 3, 7])
+    at = 0
+    while at < len(body) - 1:
+        size = min(next(sizes), len(body) - 1 - at)
+        assert parser.feed(body[at : at + size]) == []
+        at += size
+        assert len(parser._parts) <= 2 * (at // 4096 + 1)
+    [frame] = parser.feed(body[at:])
+    assert frame.payload == body[4:]
 
 
 # Messages

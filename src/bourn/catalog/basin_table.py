@@ -38,11 +38,12 @@ class BasinTable:
             insort(self._names, row.name)
         self._by_id[row.id] = row
 
-    def drop(self, basin_id: int) -> None:
-        """Forget a basin."""
+    def drop(self, basin_id: int) -> BasinRow:
+        """Forget a basin; returns what it was."""
         row = self._by_id.pop(basin_id)
         del self._ids[row.name]
         del self._names[bisect_left(self._names, row.name)]
+        return row
 
     def list(self, prefix: str, start_after: str, limit: int) -> tuple[list[BasinRow], bool]:
         """Return a page of rows in byte order, and whether at least one more matches."""

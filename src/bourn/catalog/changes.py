@@ -5,16 +5,21 @@
     | version | MessagePack array: kind, fields |
     +---------+---------------------------------+
 
-    kind  change       fields
-    1     PutBasin     row            inserts the row or replaces the one of its id
-    2     DropBasin    id             its last stream is gone
-    3     PutStream    row            inserts the row or replaces the one of its id
-    4     DropStream   id, basin_id   its records are gone
+    kind  change       fields         since
+    1     PutBasin     row            1      inserts the row or replaces the one of its id
+    2     DropBasin    id             1      its last stream is gone
+    3     PutStream    row            1      inserts the row or replaces the one of its id
+    4     DropStream   id, basin_id   1      its records are gone
+    5     PutToken     row            2      inserts the row or replaces the one of its id
+    6     DropToken    id             2      it is revoked, or long expired
+    7     CountUsage   number, lines, basins, streams
+                                      2      adds counts, says sizes; once for each number
 
 Changes are facts, not requests: replaying one always succeeds, and replaying it twice in a row
 changes nothing. A new kind or a new field raises VERSION; a reader takes every version up to its
 own (fields that are missing at the end have defaults) and refuses later ones, because dropping
-what it does not understand would lose it.
+what it does not understand would lose it. A writer says the first version that knows the kind, so
+that a log without the new ones stays readable for those who do not know them.
 """
 
 import enum
@@ -23,9 +28,11 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from bourn.catalog.rows import BasinRow, Id, StreamRow, decode_with
+from bourn.catalog.tokens import TokenId, TokenRow
+from bourn.catalog.usage import U32, U64, UsageLine
 from bourn.errors import Undecodable
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class PutBasin(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -53,7 +60,31 @@ class DropStream(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
     basin_id: Id
 
 
-Change = PutBasin | DropBasin | PutStream | DropStream
+class PutToken(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=5):
+    """The access token is now like this."""
+
+    row: TokenRow
+
+
+class DropToken(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=6):
+    """The access token is gone and its id is free."""
+
+    id: TokenId
+
+
+class CountUsage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=7):
+    """This was used: lines of counts, sizes of basins by hour and of streams by minute.
+
+    Numbers ascend by one. A repetition is known by its number, and changes nothing.
+    """
+
+    number: Id
+    lines: list[UsageLine]
+    basins: list[tuple[str, U32, U64]]
+    streams: list[tuple[U64, U32, U64]]
+
+
+Change = PutBasin | DropBasin | PutStream | DropStream | PutToken | DropToken | CountUsage
 
 Row = TypeVar("Row", BasinRow, StreamRow)
 
@@ -76,12 +107,13 @@ class Decision(msgspec.Struct, Generic[Row], frozen=True):
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[Change]] = msgspec.msgpack.Decoder(Change)
-_PREFIX: Final = bytes([VERSION])
+_SECOND: Final = b"\x02"
+_SINCE: Final = dict.fromkeys((PutToken, DropToken, CountUsage), _SECOND)  # others: the first
 
 
 def encode_change(change: Change) -> bytes:
     """Return the change's bytes."""
-    return _PREFIX + _ENCODER.encode(change)
+    return _SINCE.get(type(change), b"\x01") + _ENCODER.encode(change)
 
 
 def decode_change(data: bytes | memoryview) -> Change:

@@ -107,6 +107,17 @@ class ColdStreams:
             raise ValueError(f"a run lies in commit {int(commits.min())}, before {base}")
         return np.bincount((commits - np.uint64(base)).astype(np.int64))
 
+    def usage(self) -> list[tuple[int, int, int]]:
+        """Return each basin's id, the number of its streams, and their metered bytes."""
+        metered = np.frombuffer(self.columns.runs.data, RUN_DTYPE)["metered"]
+        before = np.concatenate([[0], np.cumsum(metered, dtype=np.int64)])
+        firsts = np.asarray(self.columns.runs.offsets) // RUN_DTYPE.itemsize
+        basin_ids, rows, counts = np.unique(
+            self.columns.basin_ids, return_index=True, return_counts=True
+        )
+        sizes = before[firsts[rows + counts]] - before[firsts[rows]]
+        return list(zip(basin_ids.tolist(), counts.tolist(), sizes.tolist(), strict=True))
+
     def merge(self, images: Sequence[StreamImage], removed: Collection[int]) -> "ColdStreams":
         """Return these streams with `images` added, or in place of the streams of their ids.
 

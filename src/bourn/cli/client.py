@@ -25,13 +25,19 @@ SILENCE_SECS_MAX: Final = 25.0  # of a session, which says something every 15 s 
 IDLE_SECS_MAX: Final = 5.0  # a server may close a connection that has been idle for longer
 CHUNK_BYTES: Final = 1 << 17
 PAGE: Final = 1000
-LIST_NAMES: Final = {"/basins": "basins", "/streams": "streams"}
+# What a list's items stand under, and what they are named by.
+LIST_NAMES: Final = {
+    "/basins": ("basins", "name"),
+    "/streams": ("streams", "name"),
+    "/access-tokens": ("access_tokens", "id"),
+}
 SERVER_FAULT: Final = 500
 HINTS: Final = {
-    "authn": "set S2_ACCESS_TOKEN to a token of this server",
+    "authn": "set S2_ACCESS_TOKEN, or --token, to a token of this server",
     "permission_denied": "use a token that may do this",
     "basin_not_found": "make it with `bourn basin create`, or look with `bourn basin list`",
     "stream_not_found": "make it with `bourn stream create`, or look with `bourn stream list`",
+    "access_token_not_found": "look with `bourn token list`",
     "rate_limited": "try again later",
 }
 
@@ -136,12 +142,13 @@ class Client:
             size = PAGE if left is None else min(PAGE, left)
             page = {**query, "start_after": start_after, "limit": str(size)}
             body = self.call("GET", f"{path}?{urlencode(page)}").body
-            items = body[LIST_NAMES[path]]
+            members, name = LIST_NAMES[path]
+            items = body[members]
             yield from items
             if not body["has_more"] or not items:
                 return
             left = None if left is None else left - len(items)
-            start_after = items[-1]["name"]
+            start_after = items[-1][name]
 
     def __enter__(self) -> Self:
         return self

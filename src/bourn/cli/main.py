@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from bourn.cli import render
+from bourn.cli.client import TOKEN_VARIABLE
 from bourn.cli.failures import INTERRUPTED, PIPE_CLOSED, CommandError
 from bourn.cli.parser import make_parser
 
@@ -15,6 +16,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         arguments = make_parser().parse_args(words)
         prog = arguments.prog
+        if getattr(arguments, "token", None):
+            os.environ[TOKEN_VARIABLE] = arguments.token  # for every client there is
         return int(arguments.run(arguments))
     except CommandError as error:
         render.note(f"{error.prog or prog}: {error}")

@@ -9,11 +9,20 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from bourn.cli.units import parse_interval_ms, parse_size
-from bourn.settings import LOG_LEVELS
+from bourn.limits import ROOT_TOKEN_CHARS_MAX, ROOT_TOKEN_CHARS_MIN
+from bourn.settings import EDGES, LOG_LEVELS, UsagePrices
 
 _DOMAIN: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
 _TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _DIGITS_MAX: Final = 9
+_PRICE: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_PRICES: Final = {
+    "append": "append_gib",
+    "read": "read_gib",
+    "storage": "storage_gib_month",
+    "operations": "operations_million",
+}
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 
 class Setting(NamedTuple):
@@ -77,9 +86,55 @@ def _level(text: str) -> str:
     return text.lower()
 
 
+def _root_token(text: str) -> str:
+    if not ROOT_TOKEN_CHARS_MIN <= len(text) <= ROOT_TOKEN_CHARS_MAX or not _TOKEN.fullmatch(text):
+        raise ValueError(
+            f"is no root token: write {ROOT_TOKEN_CHARS_MIN} to {ROOT_TOKEN_CHARS_MAX} visible "
+            "ASCII characters without spaces"
+        )
+    return text
+
+
+def _edge(text: str) -> str:
+    if text.lower() not in EDGES:
+        raise ValueError(f"{text!r} is no edge: write one of {', '.join(EDGES)}")
+    return text.lower()
+
+
+def _prices(text: str) -> UsagePrices:
+    remedy = "write prices such as append=0.05,read=0.08,storage=0.05,operations=1"
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, price = part.strip().partition("=")
+        if name not in _PRICES or _PRICES[name] in found or not _PRICE.fullmatch(price):
+            raise ValueError(f"{part.strip()!r} is no price: {remedy}")
+        found[_PRICES[name]] = float(price)
+    return UsagePrices(**found)
+
+
+def _limits(scope: str, where: str) -> tuple[Setting, ...]:
+    return (
+        Setting(f"limit_{scope}_requests", _number, "N", "none", f"requests a second {where}"),
+        Setting(
+            f"limit_{scope}_append_bytes",
+            parse_size,
+            "SIZE",
+            "none",
+            f"metered bytes appended a second {where}",
+        ),
+        Setting(f"limit_{scope}_sessions", _number, "N", "none", f"sessions open at once {where}"),
+    )
+
+
+def _quota(what: str, text: str) -> Setting:
+    name = f"quota_{what}"
+    return Setting(name, _number, "N", "none", text, engine_field=name)
+
+
 SETTINGS: Final = (
     Setting("host", _text, "ADDRESS", "127.0.0.1", "address to listen on; 0.0.0.0 for all"),
     Setting("port", _number, "PORT", "8080", "port to listen on; 0 for any free one"),
+    Setting("edge", _edge, "EDGE", "native", "HTTP by our own loop, or asgi: by granian"),
     Setting(
         "bucket",
         _text,
@@ -150,6 +205,36 @@ SETTINGS: Final = (
     ),
     Setting("init_file", _text, "FILE", "none", "basins and streams to have before listening"),
     Setting("cors", _truth, "", "on", "let web pages of any origin call", can_be_off=True),
+    Setting(
+        "auth",
+        _truth,
+        "",
+        "on (off on loopback, as long as there is no root token)",
+        "ask every request for a token",
+        can_be_off=True,
+        needs_others=True,
+    ),
+    Setting(
+        "root_token",
+        _root_token,
+        "TOKEN",
+        "made at the first start",
+        "the token that may do everything; better as a variable",
+        needs_others=True,
+    ),
+    Setting("audit_log", _text, "FILE", "none", "where refusals and changes are noted; - stderr"),
+    Setting(
+        "usage_prices",
+        _prices,
+        "PRICES",
+        "none",
+        "US dollars a GiB appended, read, stored a month, a million operations: append=0.05,read=…",
+    ),
+    *_limits("basin", "in each basin"),
+    *_limits("token", "by each access token"),
+    _quota("basins", "basins that there may be"),
+    _quota("streams_per_basin", "streams that a basin may have"),
+    _quota("tokens", "access tokens that there may be, beside the root token"),
     Setting("log_level", _level, "LEVEL", "info", f"one of {', '.join(LOG_LEVELS)}"),
 )
 BY_NAME: Final = {setting.name: setting for setting in SETTINGS}

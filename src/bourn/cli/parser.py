@@ -6,18 +6,21 @@ import importlib.metadata
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn
 
-from bourn.cli import completion, reading, records, resources
+from bourn.cli import completion, metrics, pipeline_options, reading, records, resources, tokens
 from bourn.cli.config import CONFIG_FILE, CONFIG_VARIABLE
 from bourn.cli.failures import Misused
+from bourn.cli.keys import add_key_option
 from bourn.cli.options import SETTINGS, Setting
 from bourn.cli.resources import CIPHERS, CLEARED, TIMESTAMP_MODES
-from bourn.cli.units import parse_duration_ns
-from bourn.limits import U64_MAX
+from bourn.cli.units import parse_duration_ns, parse_size
+from bourn.limits import KIB, RECORD_METERED_BYTES_MAX, U64_MAX
 
 Run = Callable[[argparse.Namespace], int]
 
 STREAM: Final = "s2://BASIN/STREAM"
 TAIL_LINES: Final = 10
+BENCH_RECORD_BYTES: Final = 8 * KIB
+BENCH_RECORD_BYTES_MIN: Final = 128
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,6 +66,12 @@ def make_parser() -> Parser:
     _add_tail(commands)
     _add_trim(commands)
     _add_fence(commands)
+    group = _add_group(commands, "token", "manage access tokens")
+    tokens.add_commands(group, _add, _add_list_options, _duration)
+    metrics.add_commands(_add_group(commands, "metrics", "show what was used"), _add)
+    _add_bench(commands)
+    group = _add_group(commands, "pipeline", "turn the log into the history table, on Spark")
+    pipeline_options.add_commands(group, _add, _add_setting)
     shell = _add(commands, "completion", _complete, "print a completion script", is_client=False)
     shell.add_argument("shell", choices=sorted(completion.SHELLS), help="the shell to complete in")
     return parser
@@ -91,6 +100,12 @@ def _serve(arguments: argparse.Namespace) -> int:
     return serve.run(arguments)
 
 
+def _bench(arguments: argparse.Namespace) -> int:
+    from bourn.cli.bench import command  # noqa: PLC0415  nothing else needs what it loads
+
+    return command.run(arguments)
+
+
 def _complete(arguments: argparse.Namespace) -> int:
     return completion.run(arguments, make_parser())
 
@@ -103,6 +118,7 @@ def _add(commands: Any, name: str, run: Run, what: str, *, is_client: bool = Tru
         parser.add_argument(
             "--endpoint", metavar="URL", help="the server, such as http://host:port"
         )
+        parser.add_argument("--token", metavar="TOKEN", help="the access token; S2_ACCESS_TOKEN")
         parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     return parser
 
@@ -244,6 +260,7 @@ def _add_conditions(parser: Parser) -> None:
     parser.add_argument(
         "--fencing-token", metavar="TOKEN", help="append only if this is the stream's token"
     )
+    add_key_option(parser)
 
 
 def _add_read(commands: Any) -> None:
@@ -276,6 +293,7 @@ def _add_tail(commands: Any) -> None:
 
 def _add_output_options(parser: Parser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what is appended")
+    add_key_option(parser)
     parser.add_argument(
         "--format",
         choices=records.FORMATS,
@@ -296,6 +314,69 @@ def _add_fence(commands: Any) -> None:
     parser.add_argument("stream", metavar=STREAM, help="the stream")
     parser.add_argument("new_token", metavar="TOKEN", help="the new token; '' takes it away")
     _add_conditions(parser)
+
+
+def _add_bench(commands: Any) -> None:
+    parser = _add(
+        commands, "bench", _bench, "measure throughput and latency on a stream of its own"
+    )
+    parser.add_argument("basin", metavar="BASIN", help="the basin; the stream in it is temporary")
+    parser.add_argument(
+        "-b",
+        "--record-size",
+        metavar="SIZE",
+        type=_record_size,
+        default=BENCH_RECORD_BYTES,
+        help=f"metered bytes of a record, its header included [{BENCH_RECORD_BYTES}]",
+    )
+    parser.add_argument(
+        "-t", "--target-mibps", metavar="N", type=_rate, default=1, help="MiB/s to write [1]"
+    )
+    parser.add_argument(
+        "-d",
+        "--duration",
+        metavar="TIME",
+        type=_duration,
+        default="60s",
+        help="write so long [60s]",
+    )
+    parser.add_argument(
+        "-w",
+        "--catchup-delay",
+        metavar="TIME",
+        type=_duration,
+        default="20s",
+        help="wait so long before the stream is read again [20s]",
+    )
+    parser.add_argument("-c", "--storage-class", metavar="NAME", help="storage class of the stream")
+    parser.add_argument(
+        "--compression",
+        choices=("none", "gzip", "zstd"),
+        default="none",
+        help="how frames are compressed, both ways [none]",
+    )
+    parser.add_argument(
+        "--http", choices=("2", "1.1"), default="2", help="the version of HTTP to speak [2]"
+    )
+
+
+def _record_size(text: str) -> int:
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not BENCH_RECORD_BYTES_MIN <= size < RECORD_METERED_BYTES_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no record's size: write one from {BENCH_RECORD_BYTES_MIN} bytes to 1 MiB"
+        )
+    return size
+
+
+def _rate(text: str) -> int:
+    rate = _u64(text)
+    if not rate:
+        raise argparse.ArgumentTypeError("0 MiB/s would write nothing: write 1 or more")
+    return rate
 
 
 def _u64(text: str) -> int:

@@ -17,6 +17,7 @@ from bourn.cli import render
 from bourn.cli.address import parse_stream
 from bourn.cli.client import Client, ConnectionLost, Unwritten, basin_client
 from bourn.cli.failures import DONE, Failed, Refused
+from bourn.cli.keys import key_headers
 from bourn.cli.resources import stream_path
 from bourn.clock import SystemClock
 
@@ -103,7 +104,7 @@ def _session(query: dict[str, str], arguments: argparse.Namespace) -> int:
         query["wait"] = "0"
     elif query.keys() & BOUNDS:
         query["wait"] = str(U32_MAX)  # a bound without one would end the session at the tail
-    headers = {"s2-format": "raw" if fmt == "json" else "base64"}
+    headers = {"s2-format": "raw" if fmt == "json" else "base64"} | key_headers(arguments)
     path = f"{stream_path(address.stream)}/records"
     with basin_client(arguments.endpoint, address.basin) as client:
         for batch in _batches(client, path, query, headers):

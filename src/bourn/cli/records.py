@@ -23,6 +23,7 @@ from bourn.cli import render
 from bourn.cli.address import StreamAddress, parse_stream
 from bourn.cli.client import Client, Unreachable, basin_client
 from bourn.cli.failures import DONE, CommandError, Failed, Misused
+from bourn.cli.keys import key_headers
 from bourn.cli.resources import stream_path
 from bourn.limits import (
     BATCH_METERED_BYTES_MAX,
@@ -78,6 +79,7 @@ class Appender:
     def __init__(self, client: Client, stream: str, arguments: argparse.Namespace) -> None:
         self._client = client
         self._path = f"{stream_path(stream)}/records"
+        self._headers = {"s2-format": "base64"} | key_headers(arguments)
         self._fencing_token: str | None = arguments.fencing_token
         self._next: int | None = arguments.match_seq_num
         self.records = 0
@@ -95,7 +97,7 @@ class Appender:
         tail = orjson.dumps(conditions)[1:] if conditions else b"}"
         body = b'{"records":[' + b",".join(batch.records) + (b"]," if conditions else b"]") + tail
         try:
-            ack = self._client.call("POST", self._path, body, {"s2-format": "base64"}).body
+            ack = self._client.call("POST", self._path, body, self._headers).body
             start, end = ack["start"]["seq_num"], ack["end"]["seq_num"]
         except CommandError as error:
             error.args = (f"{error}{self._so_far(error)}",)

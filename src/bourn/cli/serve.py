@@ -8,25 +8,25 @@ takes it over from whoever serves it. Standard output carries what a person or a
 import argparse
 import asyncio
 import errno
-import logging
 import os
 import signal
 import socket
 import ssl
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import uvloop
 
-from bourn.bucket.location import Location, parse_bucket
-from bourn.bucket.port import Bucket, is_key
+from bourn.bucket.location import Location
+from bourn.bucket.port import Bucket
 from bourn.cli import render
+from bourn.cli.access import open_audit_log, prepare_access, say_access
 from bourn.cli.config import load_settings
 from bourn.cli.failures import DONE, Misused, Refused
+from bourn.cli.places import locate, log_to_stderr
 from bourn.cli.spec import BasinSpec, apply_spec, read_spec
 from bourn.cli.tls import server_context
 from bourn.clock import SystemClock
@@ -36,13 +36,11 @@ from bourn.errors import BadName, BournError, BucketRefused
 from bourn.http.app import App
 from bourn.http.native import NativeServer
 from bourn.layout import codec
-from bourn.limits import BUCKET_PREFIX_BYTES_MAX
 from bourn.model import names
 from bourn.settings import ServeSettings
 
 STOP_SECS: Final = 10.0  # for what is under way, once a stop is asked for
 PATIENCE_SECS: Final = 2.0  # a part of the start that takes longer is named
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  to show, not to bind
 
 
@@ -58,14 +56,21 @@ class Plan(NamedTuple):
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal asks to stop; returns the exit code."""
     plan = make_plan(load_settings(arguments, os.environ, Path.cwd()))
-    _log_to_stderr(plan.settings.log_level)
+    if plan.settings.edge == "asgi":
+        from bourn.cli import asgi  # noqa: PLC0415  it imports this module
+
+        return asgi.run(plan)
+    log_to_stderr(plan.settings.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(plan))
     return DONE
 
 
-def make_plan(settings: ServeSettings) -> Plan:
-    """Check what the settings name, without touching the bucket; Misused says what to mend."""
+def make_plan(settings: ServeSettings, *, will_listen: bool = True) -> Plan:
+    """Check what the settings name, without touching the bucket; Misused says what to mend.
+
+    Who does not `will_listen` leaves that to another process, and TLS with it.
+    """
     try:
         names.location_name(settings.engine.location)
     except BadName as error:
@@ -73,35 +78,12 @@ def make_plan(settings: ServeSettings) -> Plan:
     plan = Plan(
         settings,
         locate(settings.bucket, settings.path),
-        server_context(settings, SystemClock().now_ms()),
+        server_context(settings, SystemClock().now_ms()) if will_listen else None,
         read_spec(Path(settings.init_file)) if settings.init_file else [],
     )
-    _check_port(settings.host, settings.port)
+    if will_listen:
+        _check_port(settings.host, settings.port)
     return plan
-
-
-def locate(bucket: str, path: str) -> Location:
-    """Return the part of the bucket that is to be used."""
-    try:
-        location = parse_bucket(bucket)
-    except BucketRefused as error:
-        raise Misused(error.message) from None
-    path = path.strip("/")
-    if not path:
-        return location
-    if location.scheme == "memory":
-        raise Misused("path: there are no paths in memory: leave it out")
-    if location.scheme == "file":
-        if not is_key(path):
-            raise Misused(f"path: {path!r} must be letters, digits, '.', '_', '-' and slashes")
-        return location._replace(place=str(Path(location.place) / path))
-    prefix = f"{location.prefix}/{path}" if location.prefix else path
-    if not is_key(prefix) or len(prefix) > BUCKET_PREFIX_BYTES_MAX:
-        raise Misused(
-            f"path: {prefix!r} must be letters, digits, '.', '_', '-' and slashes between them, "
-            f"at most {BUCKET_PREFIX_BYTES_MAX} in all"
-        )
-    return location._replace(prefix=prefix)
 
 
 def _check_port(host: str, port: int) -> None:
@@ -129,25 +111,46 @@ def _cannot_listen(host: str, port: int, error: Exception) -> Misused:
     return Misused(f"cannot listen on {host} port {port}: {remedy}")
 
 
-def _log_to_stderr(level: str) -> None:
-    # Others' debugging would drown ours: they begin at warnings.
-    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT, stream=sys.stderr)
-    logging.getLogger("bourn").setLevel(level.upper())
-
-
 async def _serve(plan: Plan) -> None:
     stop = StopSignals()
-    clock = SystemClock()
+    async with opened_app(plan, SystemClock()) as opened:
+        await _listen_until(stop, opened, plan)
+    render.note("stopped; everything acknowledged is durable")
+
+
+class Opened(NamedTuple):
+    """The API on an open node, and the name of its bucket."""
+
+    app: App
+    bucket: str
+
+
+@asynccontextmanager
+async def opened_app(plan: Plan, clock: SystemClock) -> AsyncIterator[Opened]:
+    """Open the bucket and the node, apply the spec, and close them again behind the block."""
+    settings = plan.settings
+    open_audit_log(settings.audit_log)
     bucket = await _open_bucket(plan.location, clock)
     try:
         node = await _open_node(bucket, plan, clock)
         try:
-            await _listen_until(stop, node, plan, bucket.name, clock)
+            access = await prepare_access(node, settings)
+            say_access(access)
+            app = App(
+                node,
+                clock,
+                location=settings.engine.location,
+                basin_suffixes=settings.basin_domain,
+                cors=settings.cors,
+                auth_required=access.is_required,
+                prices=settings.usage_prices,
+                limits=settings.traffic,
+            )
+            yield Opened(app, bucket.name)
         finally:
             await node.close()
     finally:
         await bucket.close()
-    render.note("stopped; everything acknowledged is durable")
 
 
 class StopSignals:
@@ -220,40 +223,33 @@ async def _apply(node: Node, plan: Plan) -> None:
     )
 
 
-async def _listen_until(
-    stop: StopSignals, node: Node, plan: Plan, bucket: str, clock: SystemClock
-) -> None:
+async def _listen_until(stop: StopSignals, opened: Opened, plan: Plan) -> None:
     settings = plan.settings
-    app = App(
-        node,
-        clock,
-        location=settings.engine.location,
-        basin_suffixes=settings.basin_domain,
-        cors=settings.cors,
-    )
-    server = NativeServer(app)
+    server = NativeServer(opened.app)
     stop.is_serving = True
     try:
         port = await server.listen(settings.host, settings.port, plan.tls)
     except OSError as error:
         raise _cannot_listen(settings.host, settings.port, error) from None
     tune_process()
-    _say_ready(settings, port, bucket)
+    say_ready(settings, port, opened.bucket, is_open=not opened.app.auth.is_required)
     try:
         await stop.wait()
     finally:
         await server.stop(STOP_SECS)
 
 
-def _say_ready(settings: ServeSettings, port: int, bucket: str) -> None:
+def say_ready(settings: ServeSettings, port: int, bucket: str, *, is_open: bool) -> None:
+    """Say how to reach the server, and that it is ready."""
     host = _ANY.get(settings.host, settings.host)
     host = f"[{host}]" if ":" in host else host
     url = f"{'https' if settings.is_encrypted else 'http'}://{host}:{port}"
     lines = [
         f'export S2_ACCOUNT_ENDPOINT="{url}"',
         f'export S2_BASIN_ENDPOINT="{url}"',
-        'export S2_ACCESS_TOKEN="ignored"',
     ]
+    if is_open:
+        lines.append('export S2_ACCESS_TOKEN="ignored"')
     if settings.tls_self:
         lines.append('export S2_SSL_NO_VERIFY="true"')
     for line in lines:

@@ -3,6 +3,7 @@
 import asyncio
 
 from bourn.engine.room import room_of
+from bourn.engine.sealing import Sealer
 from bourn.engine.stream import Stream
 from bourn.engine.term import Term
 from bourn.errors import Invalid
@@ -16,11 +17,16 @@ class Appender:
     A refusal may be known long before it may be told; what is submitted meanwhile has no effect.
     """
 
-    def __init__(self, term: Term, stream: Stream) -> None:
+    def __init__(self, term: Term, stream: Stream, sealer: Sealer | None = None) -> None:
         self._term = term
         self._stream = stream
+        self._sealer = sealer
         self._refused: asyncio.Future[AppendAck] | None = None
         stream.users += 1
+
+    def sealed(self, batch: RecordBatch) -> RecordBatch:
+        """Return the batch as the stream keeps it: encrypted, where it has a cipher."""
+        return batch if self._sealer is None else self._sealer.seal(batch)
 
     async def room_for(self, batch: RecordBatch) -> None:
         """Wait until the batch may be admitted: the session's back-pressure."""
@@ -67,6 +73,7 @@ class Appender:
         fencing_token: str | None = None,
     ) -> AppendAck:
         """Append one batch and wait until it is durable."""
+        batch = self.sealed(batch)
         await self.room_for(batch)
         return await self.submit(batch, match_seq_num=match_seq_num, fencing_token=fencing_token)
 

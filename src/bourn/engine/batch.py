@@ -19,7 +19,7 @@ class EntrySlice(NamedTuple):
 class ReadBatch:
     """Up to 1,000 records or 1 MiB, in order. `tail` is set where the read is caught up.
 
-    Without records and with a tail it is a heartbeat.
+    Without records and with a tail it is a heartbeat. Without `encoded` nothing of it is shared.
     """
 
     __slots__ = ("_encoded", "metered_bytes", "records_count", "slices", "tail")
@@ -29,7 +29,7 @@ class ReadBatch:
         slices: tuple[EntrySlice, ...],
         records_count: int,
         metered_bytes: int,
-        encoded: EncodedBatches,
+        encoded: EncodedBatches | None,
         tail: StreamPosition | None = None,
     ) -> None:
         self.slices = slices
@@ -49,11 +49,20 @@ class ReadBatch:
         entry, _, stop = self.slices[-1]
         return entry.first_seq_num + stop - 1
 
+    @property
+    def place(self) -> tuple[int, int, int, int] | None:
+        """What its content is known by to all who may read it; None where nothing is shared."""
+        if self._encoded is None or not self.slices:
+            return None
+        entry, start, _ = self.slices[0]
+        return entry.stream_id, entry.first_seq_num + start, self.last_seq_num, self.records_count
+
     def wire(self) -> list[bytes]:
         """The `records` fields of a ReadBatch message, in pieces to be sent one after the other."""
+        encoded = self._encoded
         return [
-            self._encoded.wire(entry)
-            if stop - start == entry.count
+            encoded.wire(entry)
+            if encoded is not None and stop - start == entry.count
             else encode_sequenced(
                 entry.payload, entry.count, entry.first_seq_num, entry.timestamps, start, stop
             )

@@ -228,10 +228,11 @@ class Committer:
         self._last_flush = self._clock.monotonic()
         self._commits[commit.ordinal] = commit
         self._closed.append(commit)
+        now_ms = self._clock.now_ms()
         header = CommitHeader(
             self.epoch,
             commit.ordinal - self._base,
-            self._clock.now_ms(),
+            now_ms,
             self._durability.durable,
             self._writer,
         )
@@ -239,8 +240,12 @@ class Committer:
         commit.data, locations = encode_commit(
             header, commit.changes, [(stream_id, group.entries) for stream_id, group in groups]
         )
-        for (_, group), location in zip(groups, locations, strict=True):
-            group.stream.index_run(commit.ordinal, location.offset, location.length, group.entries)
+        runs: list[tuple[Stream, int, int]] = []
+        for (_, group), (_, offset, length) in zip(groups, locations, strict=True):
+            stream, entries = group.stream, group.entries
+            size = stream.index_run(commit.ordinal, offset, length, entries)
+            runs.append((stream, len(entries), size))
+        self._state.metering.appended(now_ms, runs)
         self._state.refs.add_commit(commit.ordinal, len(groups))
         self.bytes_committed += len(commit.data)
 

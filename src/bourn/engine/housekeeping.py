@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from bourn.catalog.changes import DropBasin, DropStream
 from bourn.catalog.rows import BasinRow
 from bourn.catalog.streams import Lookup, decide_delete_stream
+from bourn.engine.meter import Meter
 from bourn.engine.snapshots import Snapshots
 from bourn.engine.stream import Stream
 from bourn.engine.sweep import orphans
@@ -36,8 +37,10 @@ EPOCH_CHECKS_MISSED_MAX: Final = 5
 class Housekeeping:
     """The background jobs of one term."""
 
-    def __init__(self, term: Term, on_fenced: Callable[[BournError], None]) -> None:
+    def __init__(self, term: Term, on_fenced: Callable[[BournError], None], meter: Meter) -> None:
         self._term = term
+        self._meter = meter
+        self._usage_at = term.clock.monotonic()
         self._clock = term.clock
         self._on_fenced = on_fenced
         self.snapshots = Snapshots(term)
@@ -183,6 +186,8 @@ class Housekeeping:
         await self._clock.sleep(self._term.settings.housekeeping_secs)
         for _ in self._expiry():
             await self._clock.sleep(0)
+        if self._clock.monotonic() - self._usage_at >= self._term.settings.usage_flush_secs:
+            await self.flush_usage()
         await self.snapshots.take_if_due()
 
     def expire(self) -> None:
@@ -218,12 +223,9 @@ class Housekeeping:
             term.deleting.add(stream.id)
             term.purge_wanted.set()
             return
-        dropped = stream.runs.drop_before_seq(min(stream.trim_point, stream.tail.seq_num))
-        if stream.runs.earliest_expiry_s() <= now_ms // 1000:
-            dropped += stream.runs.drop_expired(now_ms // 1000)
-        if dropped:
-            term.state.refs.drop(dropped)
-            term.state.streams.mark_dirty(stream.id)
+        trimmed = stream.runs.find_seq(min(stream.trim_point, stream.tail.seq_num))
+        if trimmed or stream.runs.earliest_expiry_s() <= now_ms // 1000:
+            self._drop_runs(stream, now_ms)
         min_age_secs = stream.row.config.delete_on_empty.min_age_secs
         if min_age_secs and stream.last_commit < term.committer.durable_ordinal:
             live = stream.has_live_records(now_ms)
@@ -231,6 +233,23 @@ class Housekeeping:
                 basin = term.state.basins.by_id(stream.row.basin_id)
                 name = "" if basin is None else basin.name
                 self._delete(Lookup(name, basin, stream.row.name, stream.row))
+
+    def _drop_runs(self, stream: Stream, now_ms: int) -> None:
+        """Drop what is trimmed or expired."""
+        state, runs = self._term.state, stream.runs
+        before = runs.metered_bytes()
+        dropped = runs.drop_before_seq(min(stream.trim_point, stream.tail.seq_num))
+        dropped += runs.drop_expired(now_ms // 1000)
+        state.refs.drop(dropped)
+        state.metering.removed(stream, before - runs.metered_bytes())
+        state.streams.mark_dirty(stream.id)
+
+    # Usage
+
+    async def flush_usage(self) -> None:
+        """Let what was counted join the log."""
+        self._usage_at = self._clock.monotonic()
+        await self._meter.flush(self._term)
 
     # Collection
 

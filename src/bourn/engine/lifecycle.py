@@ -14,11 +14,12 @@ from typing import Final, Self
 
 from bourn.bucket.port import Bucket
 from bourn.bucket.remote import require_create_only
+from bourn.bucket.retry import Backoff
 from bourn.clock import Clock, SystemClock
 from bourn.engine.bounded import BoundedBucket
 from bourn.engine.housekeeping import Housekeeping
+from bourn.engine.meter import Meter
 from bourn.engine.recovery import Recovery
-from bourn.engine.retry import Backoff
 from bourn.engine.tasks import Tasks
 from bourn.engine.term import Term
 from bourn.errors import BournError, Fenced, ServerDraining, Unavailable
@@ -62,6 +63,7 @@ class Lifecycle:
         self._newest_epoch: int | None = None
         self._writer = rng.randbytes(WRITER_BYTES)  # the name that this node claims epochs by
         self.state = NodeState.REBUILDING
+        self.meter = Meter(clock)
         self.failure: BournError | None = None
 
     @classmethod
@@ -97,7 +99,8 @@ class Lifecycle:
         term = Term(
             recovered, self._bucket, self._settings, self._clock, self._rng, self._on_failed
         )
-        housekeeping = Housekeeping(term, self._on_failed)
+        self.meter.resume(term.state.metering.table)
+        housekeeping = Housekeeping(term, self._on_failed, self.meter)
         housekeeping.start()
         self._term, self._housekeeping = term, housekeeping
         self.state = NodeState.SERVING
@@ -231,6 +234,7 @@ class Lifecycle:
     async def _drain(self, term: Term, housekeeping: Housekeeping) -> None:
         term.room.fail(self.unavailable())  # who waits for room was not admitted
         try:
+            await self.meter.flush(term, with_sizes=False)
             await term.committer.drain()
             await housekeeping.snapshots.take()
         except BournError as error:

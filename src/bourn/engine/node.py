@@ -5,7 +5,7 @@ How a node starts, fails, rebuilds itself and ends is `lifecycle`'s.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bourn.catalog.basins import (
     basin_config,
@@ -24,20 +24,26 @@ from bourn.catalog.streams import (
     decide_reconfigure_stream,
     stream_config,
 )
+from bourn.engine.accounts import Accounts
 from bourn.engine.appender import Appender
 from bourn.engine.batch import ReadBatch
 from bourn.engine.follower import Read, open_read
-from bourn.engine.lifecycle import Lifecycle, NodeState
+from bourn.engine.lifecycle import NodeState
+from bourn.engine.quotas import check_quota
 from bourn.engine.room import BATCH_ROOM_BYTES_MIN
+from bourn.engine.sealing import Opener, Sealer, opener_for, sealer_for
 from bourn.engine.term import Term
 from bourn.errors import BasinNotFound, BournError, RequestError
 from bourn.layout.records import RecordBatch
 from bourn.log.cursor import ReadRequest
-from bourn.model.config import BasinConfig, Cipher, ResolvedStreamConfig, StreamConfig
+from bourn.model.config import BasinConfig, ResolvedStreamConfig, StreamConfig
+from bourn.model.keys import NO_KEY, CustomerKey
 from bourn.model.names import list_limit
 from bourn.model.patch import BasinPatch, StreamPatch
 from bourn.model.record import AppendAck, StreamPosition
 from bourn.model.resource import CreateBasin, CreateStream, EnsureBasin
+
+T = TypeVar("T")
 
 __all__ = ["BasinPage", "Node", "NodeState", "StreamPage"]
 
@@ -56,7 +62,7 @@ class StreamPage(NamedTuple):
     has_more: bool
 
 
-class Node(Lifecycle):
+class Node(Accounts):
     """A running store on one bucket. Made by `Node.open`, ended by `close`."""
 
     # Basins
@@ -204,6 +210,18 @@ class Node(Lifecycle):
 
         return await term.answer(listed)
 
+    # Usage
+
+    async def ask_usage(self, ask: Callable[[Term], T]) -> T:
+        """Ask about usage; what the answer counts is durable when this returns."""
+        term = await self._leading()
+        answer = ask(term)
+        counted = max(term.last_change, term.committer.next_ordinal - 1)
+        durable = term.committer.after(counted)
+        if durable is not None:
+            await durable
+        return answer
+
     # Records
 
     async def append(
@@ -243,20 +261,34 @@ class Node(Lifecycle):
             await self._fresh(term)  # a refusal tells a state, as a read does
             raise
 
-    async def appender(self, basin: str, name: str, config: StreamConfig | None = None) -> Appender:
+    async def appender(
+        self,
+        basin: str,
+        name: str,
+        config: StreamConfig | None = None,
+        key: CustomerKey = NO_KEY,
+    ) -> Appender:
         """Open a stream for many appends in order; close it when done."""
         term = await self._leading()
-        return Appender(term, await term.open_stream(basin, name, AutoCreateOn.APPEND, config))
+        stream = await term.open_stream(basin, name, AutoCreateOn.APPEND, config)
+        return Appender(term, stream, sealer_for(basin, stream.row, key))
 
-    async def cipher(
-        self, basin: str, name: str, config: StreamConfig | None = None
-    ) -> Cipher | None:
-        """Return the cipher of a stream to append to, created if need be; None for plaintext."""
+    async def sealer(
+        self, basin: str, name: str, key: CustomerKey, config: StreamConfig | None = None
+    ) -> Sealer | None:
+        """Return who encrypts for a stream to append to, created if need be; None for plaintext."""
         term = self._term or await self._current()
         stream = term.find(basin, name)
-        if stream is None:
+        if stream is None or stream.row.deleted_at_ms is not None:
+            await self._fresh(term)
             stream = await term.open_stream(basin, name, AutoCreateOn.APPEND, config)
-        return stream.row.cipher
+        if stream.row.cipher is None:
+            return None
+        try:
+            return sealer_for(basin, stream.row, key)
+        except RequestError:
+            await self._fresh(term)
+            raise
 
     async def check_tail(self, basin: str, name: str) -> StreamPosition:
         """Return the durable tail."""
@@ -266,22 +298,37 @@ class Node(Lifecycle):
         return stream.tail
 
     async def read(
-        self, basin: str, name: str, request: ReadRequest, config: StreamConfig | None = None
+        self,
+        basin: str,
+        name: str,
+        request: ReadRequest,
+        config: StreamConfig | None = None,
+        key: CustomerKey = NO_KEY,
     ) -> ReadBatch:
         """Read one batch; waits as the request says."""
-        with await self._open_read(basin, name, request, config, is_unary=True) as read:
-            return await read.one()
+        read, opener = await self._open_read(basin, name, request, config, key, is_unary=True)
+        with read:
+            batch = await read.one()
+        return batch if opener is None else opener.open(batch)
 
     @asynccontextmanager
     async def read_session(
-        self, basin: str, name: str, request: ReadRequest, config: StreamConfig | None = None
+        self,
+        basin: str,
+        name: str,
+        request: ReadRequest,
+        config: StreamConfig | None = None,
+        key: CustomerKey = NO_KEY,
     ) -> AsyncIterator[AsyncIterator[ReadBatch]]:
         """Open a session: batches and heartbeats until it ends cleanly; errors are raised.
 
         What refuses the session is raised on entering, before anything is read.
         """
-        read = await self._open_read(basin, name, request, config, is_unary=False)
+        read, opener = await self._open_read(basin, name, request, config, key, is_unary=False)
         batches = read.session(self._rng)
+        if opener is not None:
+            batches = opener.session(batches)
+        del key  # the session may be long
         try:
             yield batches
         finally:
@@ -304,20 +351,23 @@ class Node(Lifecycle):
         name: str,
         request: ReadRequest,
         config: StreamConfig | None,
+        key: CustomerKey,
         *,
         is_unary: bool,
-    ) -> Read:
+    ) -> tuple[Read, Opener | None]:
         term = await self._leading()
         stream = await term.open_stream(basin, name, AutoCreateOn.READ, config)
         stream.users += 1  # from here on this object stays the stream's only one
         try:
             await term.readable(stream)
-            return await open_read(term, stream, request, is_unary=is_unary)
+            opener = opener_for(basin, stream.row, key)
+            return await open_read(term, stream, request, is_unary=is_unary), opener
         finally:
             stream.users -= 1
 
     def _numbered(self, term: Term, decision: Decision[Any]) -> Decision[Any]:
-        """Use the number up where a decision has made a new resource of it."""
+        """Use the number up where a decision has made a new resource of it, if there is a place."""
+        check_quota(decision, term.state, self._settings)
         if decision.change is not None and decision.row.id == term.state.next_resource_id:
             term.state.take_id()
         return decision

@@ -3,8 +3,8 @@
 import random
 
 from bourn.bucket.port import Bucket
+from bourn.bucket.retry import Backoff
 from bourn.clock import Clock
-from bourn.engine.retry import Backoff
 from bourn.errors import (
     BucketError,
     BucketUnavailable,

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from bourn.bucket.port import Bucket
+from bourn.bucket.retry import Backoff
 from bourn.clock import Clock
 from bourn.engine.batch import EntrySlice, ReadBatch
-from bourn.engine.retry import Backoff
 from bourn.engine.stream import Stream
 from bourn.engine.tail_cache import ENTRY_OBJECT_BYTES, EncodedBatches, TailCache
 from bourn.errors import BucketUnavailable, Damaged, ObjectMissing, StorageFailed, Unavailable
@@ -22,6 +22,7 @@ from bourn.layout.codec import cut, sequenced_size_bound
 from bourn.layout.entry import NEVER_S, Entry, decode_run
 from bourn.layout.keys import wal_key
 from bourn.layout.runs import Run
+from bourn.layout.sealed import cut_sealed
 from bourn.limits import (
     FRAME_PAYLOAD_BYTES_MAX,
     READ_AHEAD_BYTES,
@@ -49,8 +50,9 @@ class Collected(NamedTuple):
 class Gather:
     """A read batch in the making."""
 
-    def __init__(self, cursor: Cursor, position: int) -> None:
+    def __init__(self, cursor: Cursor, position: int, *, is_sealed: bool) -> None:
         self._cursor = cursor
+        self._is_sealed = is_sealed
         self._room = budget(cursor)
         self._encoded_left = ENCODED_BATCH_BYTES_MAX
         self._slices: list[EntrySlice] = []
@@ -121,6 +123,18 @@ class Gather:
     def _cut(
         self, entry: Entry, start: int, records_max: int, encoded_bytes_max: int
     ) -> tuple[int, int]:
+        if self._is_sealed:
+            return cut_sealed(
+                entry.payload,
+                entry.count,
+                entry.timestamps,
+                start,
+                records_max=records_max,
+                metered_max=self._room.metered_bytes,
+                until=self._room.until,
+                encoded_max=encoded_bytes_max,
+                header_count=entry.header_count,
+            )
         return cut(
             entry.payload,
             entry.count,
@@ -175,7 +189,11 @@ class LogReader:
         """
         end = stream.tail.seq_num
         now_ms = self._clock.now_ms()
-        gather = Gather(cursor, max(cursor.position, min(stream.trim_point, end)))
+        gather = Gather(
+            cursor,
+            max(cursor.position, min(stream.trim_point, end)),
+            is_sealed=stream.row.cipher is not None,
+        )
         full = False
         while gather.position < end and not full and not gather.is_sated:
             run_at = stream.runs.find_seq(gather.position)

@@ -19,8 +19,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from bourn.bucket.port import Bucket, ObjectInfo
+from bourn.bucket.retry import Retry
 from bourn.clock import Clock
-from bourn.engine.retry import Retry
 from bourn.engine.state import State
 from bourn.errors import Damaged, Fenced, ObjectExists, ObjectMissing
 from bourn.layout.claim import Claim, decode_claim, encode_claim

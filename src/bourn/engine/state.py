@@ -5,33 +5,42 @@ which applies what an earlier writer had decided.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
 from bourn.catalog.basin_table import BasinTable
 from bourn.catalog.changes import (
     Change,
+    CountUsage,
     DropBasin,
     DropStream,
+    DropToken,
     PutBasin,
     PutStream,
+    PutToken,
     decode_change,
 )
 from bourn.catalog.cold import ColdStreams
 from bourn.catalog.rows import decode_basin_row, encode_basin_row
 from bourn.catalog.table import StreamTable
+from bourn.catalog.tokens import TokenTable, decode_tokens, encode_tokens
+from bourn.catalog.usage import EXTRA_KEY, UsageTable
 from bourn.engine.commit_refs import CommitRefs
+from bourn.engine.metering import Metering
 from bourn.engine.stream import Stream, hydrate, new_stream
 from bourn.errors import Damaged, OutOfSequence, Undecodable
-from bourn.layout.codec import decode_sequenced
 from bourn.layout.commit import Commit
 from bourn.layout.entry import Entry
 from bourn.layout.keys import LogPosition, snapshot_key
+from bourn.layout.records import stored_commands
 from bourn.layout.runs import RUN_DTYPE
 from bourn.layout.snapshot import Snapshot, SnapshotMeta
 from bourn.log.epochs import EpochMap
 from bourn.log.sequencer import StreamState, replay
-from bourn.model.record import Command, command_of
+from bourn.model.record import Command
+
+TOKENS: Final = "tokens"  # their part of a snapshot
 
 
 class State:
@@ -44,8 +53,11 @@ class State:
         epochs: EpochMap,
         next_resource_id: int,
         next_ordinal: int,
+        usage: UsageTable | None = None,
     ) -> None:
         self.basins = basins
+        self.metering = Metering(basins, cold, usage)
+        self.tokens = TokenTable()
         self.streams: StreamTable[Stream] = StreamTable(cold, hydrate, Stream.image, self._is_idle)
         self.epochs = epochs
         self.next_resource_id = next_resource_id
@@ -60,15 +72,20 @@ class State:
         meta = snapshot.meta
         try:
             rows = [decode_basin_row(row) for row in meta.basins]
+            tokens = decode_tokens(meta.extra[TOKENS]) if TOKENS in meta.extra else []
+            usage = UsageTable.decode(meta.extra[EXTRA_KEY]) if EXTRA_KEY in meta.extra else None
         except Undecodable as error:
             raise Damaged(snapshot_key(meta.position), str(error)) from error
-        return cls(
+        state = cls(
             BasinTable(rows),
             ColdStreams(snapshot.columns),
             EpochMap(meta.bases),
             meta.next_resource_id,
             meta.next_ordinal,
+            usage,
         )
+        state.tokens = TokenTable(tokens)
+        return state
 
     @property
     def next_ordinal(self) -> int:
@@ -84,7 +101,14 @@ class State:
             next_resource_id=self.next_resource_id,
             created_at_ms=created_at_ms,
             basins=[encode_basin_row(row) for row in self.basins],
+            extra=self._extra(),
         )
+
+    def _extra(self) -> dict[str, bytes]:
+        extra = {EXTRA_KEY: self.metering.table.encode()}
+        if len(self.tokens):
+            extra[TOKENS] = encode_tokens(self.tokens)
+        return extra
 
     def take_id(self) -> int:
         """A number that no basin or stream has had or will have."""
@@ -99,13 +123,20 @@ class State:
                 self.basins.put(basin)
                 self.next_resource_id = max(self.next_resource_id, basin.id + 1)
             case DropBasin(id=basin_id):
-                self.basins.drop(basin_id)
+                self.metering.basin_dropped(self.basins.drop(basin_id))
+            case CountUsage(number=number, lines=lines, basins=basins, streams=streams):
+                self.metering.table.flush(number, lines, basins, streams)
+            case PutToken(row=token):
+                self.tokens.put(token)
+            case DropToken(id=token_id):
+                self.tokens.drop(token_id)
             case PutStream(row=row):
                 stream = self.streams.by_id(row.id)
                 if stream is None:
                     stream = new_stream(row)
                     self.streams.add(row.id, row.basin_id, row.name, stream)
                     self.next_resource_id = max(self.next_resource_id, row.id + 1)
+                    self.metering.stream_added(row)
                 else:
                     stream.set_row(row)
                     self.streams.mark_dirty(row.id)
@@ -114,6 +145,7 @@ class State:
                 stream = self.streams.by_id(stream_id)
                 if stream is not None:
                     self.refs.drop(run.commit for run in stream.runs)
+                    self.metering.stream_dropped(stream)
                     self.streams.remove(stream_id)
                 return stream
         return None
@@ -121,6 +153,7 @@ class State:
     def apply_commit(self, commit: Commit, ordinal: int, key: str) -> None:
         """Apply a commit that was read back; Damaged where it does not follow the state."""
         self.refs.add_commit(ordinal, len(commit.runs))
+        runs: list[tuple[Stream, int, int]] = []
         try:
             for change in commit.changes:
                 self.apply_change(decode_change(change))
@@ -129,13 +162,15 @@ class State:
                 if stream is None:
                     raise Damaged(key, f"a batch belongs to no stream ({location.stream_id})")
                 state = replayed(stream.state, entries)
-                stream.index_run(ordinal, location.offset, location.length, entries)
+                size = stream.index_run(ordinal, location.offset, location.length, entries)
+                runs.append((stream, len(entries), size))
                 stream.state = state
                 stream.last_write_ms = entries[-1].arrival_ms
                 stream.publish(state.tail, state.trim_point)
                 self.streams.mark_dirty(stream.id)
         except (OutOfSequence, Undecodable, KeyError, ValueError) as error:
             raise Damaged(key, f"it does not follow the log before it: {error}") from error
+        self.metering.appended(commit.header.created_ms, runs)
         self.durable_ordinal = ordinal + 1
 
     def _is_idle(self, stream: Stream) -> bool:
@@ -162,11 +197,4 @@ def replayed(state: StreamState, entries: Iterable[Entry]) -> StreamState:
 
 def commands_of(entry: Entry) -> tuple[tuple[int, Command], ...]:
     """The commands of a stored batch, with their places in it."""
-    records = decode_sequenced(
-        entry.payload, entry.count, entry.first_seq_num, entry.timestamps, 0, entry.count
-    )
-    return tuple(
-        (index, command)
-        for index, record in enumerate(records)
-        if (command := command_of(record.headers, record.body)) is not None
-    )
+    return stored_commands(entry.payload, entry.count)

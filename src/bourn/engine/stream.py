@@ -29,6 +29,7 @@ class Stream:
         "row",
         "rules",
         "runs",
+        "sealed_for",
         "state",
         "tail",
         "trim_point",
@@ -55,6 +56,7 @@ class Stream:
     def set_row(self, row: StreamRow) -> None:
         """Adopt a new catalog row; it rules what is admitted from here on."""
         self.row = row
+        self.sealed_for = 0 if row.cipher is None else row.id  # what its batches must be
         retention = row.config.retention_policy
         self.retention_secs = retention.secs if isinstance(retention, Age) else 0
         timestamping = row.config.timestamping
@@ -67,8 +69,11 @@ class Stream:
         else:
             self.rules = Rules(mode=timestamping.mode, uncapped=timestamping.uncapped)
 
-    def index_run(self, ordinal: int, offset: int, length: int, entries: Sequence[Entry]) -> None:
-        """Note where a run of batches lies; readers see it once its end is durable."""
+    def index_run(self, ordinal: int, offset: int, length: int, entries: Sequence[Entry]) -> int:
+        """Note where a run of batches lies; readers see it once its end is durable.
+
+        Returns its metered bytes.
+        """
         first, last = entries[0], entries[-1]
         if first is last:
             count, metered, expires_s = first.count, first.metered_bytes, first.expires_s
@@ -87,6 +92,7 @@ class Stream:
             metered,
             expires_s,
         )
+        return metered
 
     def publish(self, tail: StreamPosition, trim_point: int) -> None:
         """Let readers see a state that has become durable."""

@@ -16,6 +16,7 @@ from bourn.catalog.streams import AutoCreateOn, Lookup, decide_auto_create
 from bourn.clock import Clock
 from bourn.engine.committer import Committer
 from bourn.engine.puts import DurablePuts
+from bourn.engine.quotas import check_quota
 from bourn.engine.reader import LogReader
 from bourn.engine.recovery import Recovered
 from bourn.engine.room import Room, room_of
@@ -24,10 +25,12 @@ from bourn.engine.tail_cache import EncodedBatches, TailCache
 from bourn.engine.tasks import Tasks
 from bourn.errors import (
     BournError,
+    QuotaExhausted,
     RequestError,
     ResourceError,
     StreamDeletionPending,
     StreamNotFound,
+    StreamReplaced,
     Unavailable,
 )
 from bourn.layout.entry import Entry
@@ -106,6 +109,8 @@ class Term:
         """
         if stream.row.deleted_at_ms is not None:
             return self._refused(stream, batch, StreamDeletionPending())
+        if batch.sealed_for != stream.sealed_for:  # never plaintext where a cipher was asked for
+            return self._refused(stream, batch, StreamReplaced())
         now_ms = self.clock.now_ms()
         try:
             admitted = admit(
@@ -199,7 +204,7 @@ class Term:
         """
         try:
             answer = ask()
-        except ResourceError:
+        except (ResourceError, QuotaExhausted):
             await self.settled()
             raise
         await self.settled()
@@ -227,7 +232,8 @@ class Term:
                 now_ms=self.clock.now_ms(),
                 new_id=self.state.next_resource_id,
             )
-        except ResourceError:
+            check_quota(decision, self.state, self.settings)
+        except (ResourceError, QuotaExhausted):
             await self.settled()
             raise
         if decision.change is not None:

@@ -7,10 +7,12 @@ import orjson
 
 from bourn.catalog.basins import basin_info
 from bourn.catalog.changes import Provision
-from bourn.catalog.streams import stream_info
+from bourn.catalog.rows import StreamRow
+from bourn.catalog.streams import StreamInfo, stream_info
 from bourn.engine.node import Node
 from bourn.errors import BadJson, BadName, Invalid
-from bourn.http.query import list_query
+from bourn.http.listing import narrowed
+from bourn.http.query import ListQuery, list_query
 from bourn.http.request import Request
 from bourn.model import names
 from bourn.model.resource import (
@@ -47,15 +49,18 @@ class ControlPlane:
 
     async def list_basins(self, request: Request) -> None:
         """GET /basins."""
+        request.permit()
         wanted = list_query(request.exchange.query, names.basin_prefix)
-        page = await self._node.list_basins(*wanted)
-        body = {"basins": [basin_info(row) for row in page.rows], "has_more": page.has_more}
+        part = narrowed(request.principal.grant.scope.basins, wanted)
+        rows, has_more = part.cut(await self._node.list_basins(*part.query), lambda row: row.name)
+        body = {"basins": [basin_info(row) for row in rows], "has_more": has_more}
         await request.answer(200, _encode(body))
 
     async def create_basin(self, request: Request) -> None:
         """POST /basins."""
         token = request.request_token()
         wanted = decode_create_basin(await request.json_body())
+        request.permit(wanted.name)
         decision = await self._node.create_basin(wanted, token)
         await request.answer(
             201, _encode(basin_info(decision.row)), s2_provision_result=decision.provision.value
@@ -63,12 +68,15 @@ class ControlPlane:
 
     async def basin_config(self, request: Request, segment: str) -> None:
         """GET /basins/{basin}."""
-        config = await self._node.basin_config(request.basin_segment(segment))
+        name = request.basin_segment(segment)
+        request.permit(name)
+        config = await self._node.basin_config(name)
         await request.answer(200, _encode(basin_config_shape(config)))
 
     async def ensure_basin(self, request: Request, segment: str) -> None:
         """PUT /basins/{basin}."""
         name = request.basin_segment(segment)
+        request.permit(name)
         body = await request.optional_json_body()
         wanted = None if body is None else decode_ensure_basin(body)
         decision = await self._node.ensure_basin(name, wanted)
@@ -81,13 +89,16 @@ class ControlPlane:
     async def reconfigure_basin(self, request: Request, segment: str) -> None:
         """PATCH /basins/{basin}."""
         name = request.basin_segment(segment)
+        request.permit(name)
         patch = decode_basin_patch(await request.json_body())
         config = await self._node.reconfigure_basin(name, patch)
         await request.answer(200, _encode(basin_config_shape(config)))
 
     async def delete_basin(self, request: Request, segment: str) -> None:
         """DELETE /basins/{basin}."""
-        await self._node.delete_basin(request.basin_segment(segment))
+        name = request.basin_segment(segment)
+        request.permit(name)
+        await self._node.delete_basin(name)
         await request.answer_empty(202)
 
     # Streams
@@ -95,9 +106,15 @@ class ControlPlane:
     async def list_streams(self, request: Request) -> None:
         """GET /streams."""
         basin = request.basin()
+        request.permit(basin)
         wanted = list_query(request.exchange.query, names.stream_prefix)
-        page = await self._node.list_streams(basin, *wanted)
-        body = {"streams": [stream_info(row) for row in page.rows], "has_more": page.has_more}
+        if own := request.principal.stream_prefix:
+            # Behind the prefix alone, too: that name would be an empty one to whoever asks.
+            wanted = ListQuery(own + wanted.prefix, own + wanted.start_after, wanted.limit)
+        part = narrowed(request.principal.grant.scope.streams, wanted)
+        page = await self._node.list_streams(basin, *part.query)
+        rows, has_more = part.cut(page, lambda row: row.name)
+        body = {"streams": [_shown(request, row) for row in rows], "has_more": has_more}
         await request.answer(200, _encode(body))
 
     async def create_stream(self, request: Request) -> None:
@@ -105,54 +122,69 @@ class ControlPlane:
         token = request.request_token()
         basin = request.basin()
         wanted = decode_create_stream(await request.json_body())
+        try:
+            name = request.whole_name(wanted.name)
+        except BadName as error:
+            raise BadJson(error.message) from None
+        request.permit(basin, name)
+        wanted = msgspec.structs.replace(wanted, name=name)
         decision = await self._node.create_stream(basin, wanted, token)
         await request.answer(
-            201, _encode(stream_info(decision.row)), s2_provision_result=decision.provision.value
+            201,
+            _encode(_shown(request, decision.row)),
+            s2_provision_result=decision.provision.value,
         )
 
     async def stream_config(self, request: Request, segment: str) -> None:
         """GET /streams/{stream}."""
-        basin = request.basin()
-        config = await self._node.stream_config(basin, request.stream_segment(segment))
+        basin, name = request.basin(), request.stream_segment(segment)
+        request.permit(basin, name)
+        config = await self._node.stream_config(basin, name)
         await request.answer(200, _encode(stream_config_shape(config)))
 
     async def ensure_stream(self, request: Request, segment: str) -> None:
         """PUT /streams/{stream}."""
         basin, name = request.basin(), request.stream_segment(segment)
+        request.permit(basin, name)
         body = await request.optional_json_body()
         wanted = None if body is None else decode_stream_config(body)
         decision = await self._node.ensure_stream(basin, name, wanted)
         await request.answer(
             _ensured(decision.provision),
-            _encode(stream_info(decision.row)),
+            _encode(_shown(request, decision.row)),
             s2_provision_result=decision.provision.value,
         )
 
     async def reconfigure_stream(self, request: Request, segment: str) -> None:
         """PATCH /streams/{stream}."""
         basin, name = request.basin(), request.stream_segment(segment)
+        request.permit(basin, name)
         patch = decode_stream_patch(await request.json_body())
         config = await self._node.reconfigure_stream(basin, name, patch)
         await request.answer(200, _encode(stream_config_shape(config)))
 
     async def delete_stream(self, request: Request, segment: str) -> None:
         """DELETE /streams/{stream}."""
-        basin = request.basin()
-        await self._node.delete_stream(basin, request.stream_segment(segment))
+        basin, name = request.basin(), request.stream_segment(segment)
+        request.permit(basin, name)
+        await self._node.delete_stream(basin, name)
         await request.answer_empty(202)
 
     # Locations
 
     async def list_locations(self, request: Request) -> None:
         """GET /locations."""
+        request.permit()
         await request.answer(200, _encode([self._location]))
 
     async def default_location(self, request: Request) -> None:
         """GET /locations/default."""
+        request.permit()
         await request.answer(200, _encode(self._location))
 
     async def set_default_location(self, request: Request) -> None:
         """PUT /locations/default."""
+        request.permit()
         body = await request.json_body()
         try:
             wanted = orjson.loads(body)
@@ -167,6 +199,14 @@ class ControlPlane:
         if wanted != self._location.name:
             raise Invalid(f"location `{wanted}` is not known")
         await request.answer(200, _encode(self._location))
+
+
+def _shown(request: Request, row: StreamRow) -> StreamInfo:
+    """What JSON shows of a stream, by the name that whoever asks has for it."""
+    info = stream_info(row)
+    if request.principal.stream_prefix:
+        return msgspec.structs.replace(info, name=request.own_name(row.name))
+    return info
 
 
 def _ensured(provision: Provision) -> int:

@@ -2,17 +2,21 @@
 
 from typing import Final
 
+from bourn.engine.batch import ReadBatch
 from bourn.engine.node import Node
 from bourn.errors import BadJson, BadProto
+from bourn.http.aside import Aside
 from bourn.http.exchange import while_present
 from bourn.http.media import Media
 from bourn.http.query import U32_MAX, Query
-from bourn.http.request import NotImplementedHere, Request
+from bourn.http.request import Request
 from bourn.http.telemetry import Telemetry
 from bourn.layout.codec import AppendInput, decode_append_input
 from bourn.layout.records import encode_records
+from bourn.limits import JSON_INLINE_BYTES_MAX
 from bourn.log.cursor import ReadRequest, make_request
 from bourn.model.config import StreamConfig
+from bourn.model.keys import CustomerKey
 from bourn.wire import json, json_input, protobuf
 
 _READ: Final = frozenset(
@@ -23,9 +27,10 @@ _READ: Final = frozenset(
 class DataPlane:
     """The calls on records that answer once."""
 
-    def __init__(self, node: Node, telemetry: Telemetry) -> None:
+    def __init__(self, node: Node, telemetry: Telemetry, aside: Aside) -> None:
         self._node = node
         self._telemetry = telemetry
+        self._aside = aside
 
     async def check_tail(self, request: Request, basin: str, name: str) -> None:
         """GET …/records/tail."""
@@ -34,13 +39,19 @@ class DataPlane:
 
     async def append(self, request: Request, basin: str, name: str) -> None:
         """POST …/records, one batch."""
-        config, wanted = await self._append_input(request)
-        await refuse_ciphers(self._node, basin, name, config)
-        with self._telemetry.append(wanted.batch) as admitted:
+        config, key, wanted = await self._append_input(request)
+        batch = wanted.batch
+        if batch.commands:
+            request.permit_commands(batch.commands, basin, name)
+        request.admit_append(basin, batch.metered_bytes)
+        sealer = await self._node.sealer(basin, name, key, config)
+        if sealer is not None:
+            batch = sealer.seal(batch)
+        with self._telemetry.append(batch) as admitted:
             ack = await self._node.append(
                 basin,
                 name,
-                wanted.batch,
+                batch,
                 match_seq_num=wanted.match_seq_num,
                 fencing_token=wanted.fencing_token,
                 config=config,
@@ -51,29 +62,32 @@ class DataPlane:
         else:
             await request.answer(200, json.encode_append_ack(ack))
 
-    async def _append_input(self, request: Request) -> tuple[StreamConfig | None, AppendInput]:
+    async def _append_input(
+        self, request: Request
+    ) -> tuple[StreamConfig | None, CustomerKey, AppendInput]:
         kind = request.content_type()
         if kind not in {Media.JSON, Media.PROTOBUF}:
             raise BadJson("Expected request with `Content-Type: application/json`")
-        request.encryption_key()
+        key = request.encryption_key()
         config = request.stream_config()
         if kind is Media.PROTOBUF:
-            return config, decode_append_input(await request.body(BadProto))
+            return config, key, decode_append_input(await request.body(BadProto))
         fmt = json.parse_format(request.exchange.header("s2-format"))
-        found = json_input.decode_append_input(await request.body(BadJson), fmt)
-        batch = encode_records(found.records)
-        return config, AppendInput(batch, found.match_seq_num, found.fencing_token)
+        body = await request.body(BadJson)
+        if len(body) <= JSON_INLINE_BYTES_MAX:
+            return config, key, _decode_json(body, fmt)
+        return config, key, await self._aside.run(_decode_json, body, fmt)
 
     async def read(self, request: Request, basin: str, name: str) -> None:
         """GET …/records, one batch."""
         query = read_query(request)
-        request.encryption_key()
+        key = request.encryption_key()
         config = request.stream_config()
         fmt = json.parse_format(request.exchange.header("s2-format"))
         wanted = checked(query)
-        work = self._answer_read(request, basin, name, wanted, config, fmt)
+        work = self._answer_read(request, basin, name, wanted, config, key, fmt)
         if wanted.wait_secs:
-            await while_present(request.exchange, work)
+            await while_present(request.exchange, request.guarded(work))
         else:
             await work
 
@@ -84,22 +98,41 @@ class DataPlane:
         name: str,
         wanted: ReadRequest,
         config: StreamConfig | None,
+        key: CustomerKey,
         fmt: json.Format,
     ) -> None:
-        batch = await self._node.read(basin, name, wanted, config)
+        reading = self._node.read(basin, name, wanted, config, key)
+        batch = await (request.guard.during(reading) if wanted.wait_secs else reading)
         if request.accept() is Media.PROTOBUF:
             parts = batch.wire()
             if batch.tail is not None:
                 parts.append(protobuf.encode_tail(batch.tail))
             await request.answer(200, b"".join(parts), Media.PROTOBUF)
+        elif batch.metered_bytes <= JSON_INLINE_BYTES_MAX:
+            await request.answer(200, read_batch_json(batch, fmt))
+        elif wanted.wait_secs:
+            await self._answer_aside(request, batch, fmt)
         else:
-            body = json.encode_read_batch(batch.records(), batch.tail, fmt)
-            await request.answer(200, body)
-        self._telemetry.delivered(batch)
+            await while_present(request.exchange, self._answer_aside(request, batch, fmt))
+        self._telemetry.delivered(batch, basin, is_unary=True)
+
+    async def _answer_aside(self, request: Request, batch: ReadBatch, fmt: json.Format) -> None:
+        """Answer with a large text, which nobody else waits for."""
+        await request.answer(200, await self._aside.run(read_batch_json, batch, fmt))
+
+
+def read_batch_json(batch: ReadBatch, fmt: json.Format) -> bytes:
+    """Return a batch as JSON."""
+    return json.encode_read_batch(batch.records(), batch.tail, fmt)
 
 
 class ReadQuery(dict[str, int | bool | None]):
     """The parameters of a read, each well formed."""
+
+
+def _decode_json(body: bytes, fmt: json.Format) -> AppendInput:
+    found = json_input.decode_append_input(body, fmt)
+    return AppendInput(encode_records(found.records), found.match_seq_num, found.fencing_token)
 
 
 def read_query(request: Request) -> ReadQuery:
@@ -120,9 +153,3 @@ def read_query(request: Request) -> ReadQuery:
 def checked(query: ReadQuery) -> ReadRequest:
     """Make the request; Invalid where its parameters contradict."""
     return make_request(**query)  # type: ignore[arg-type]  # names and types are the API's
-
-
-async def refuse_ciphers(node: Node, basin: str, name: str, config: StreamConfig | None) -> None:
-    """Encrypted streams are not served yet; better no answer than plaintext in the bucket."""
-    if await node.cipher(basin, name, config) is not None:
-        raise NotImplementedHere

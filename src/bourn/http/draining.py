@@ -8,9 +8,12 @@ that whatever has no ack did not happen.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from bourn.engine.node import Node
 from bourn.errors import ServerDraining
+
+ADVICE_SHARE: Final = 0.5  # of the time to stop: so long clients may move by themselves
 
 
 class Draining:

@@ -3,13 +3,16 @@
 from typing import Final
 
 from bourn.clock import Clock
+from bourn.engine.batch import ReadBatch
 from bourn.engine.node import Node
 from bourn.errors import BournError
-from bourn.http.data_plane import ReadQuery, checked, read_query
+from bourn.http.aside import Aside
+from bourn.http.data_plane import ReadQuery, checked, read_batch_json, read_query
 from bourn.http.exchange import ClientGone
 from bourn.http.problems import problem_of
 from bourn.http.request import Request
 from bourn.http.telemetry import Telemetry
+from bourn.limits import JSON_INLINE_BYTES_MAX, SHARED_BODIES_MAX, SHARED_BODY_BYTES_MAX
 from bourn.wire import json, sse
 
 EVENT_HEADERS: Final = [
@@ -19,18 +22,39 @@ EVENT_HEADERS: Final = [
 ]
 
 
+class SharedBodies:
+    """Batches as JSON, encoded once for all who follow a stream; the newest few, and small ones."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[tuple[object, ...], bytes] = {}
+
+    def body(self, batch: ReadBatch, fmt: json.Format) -> bytes:
+        """Return a batch as JSON."""
+        key = (batch.place, batch.tail, fmt)
+        body = self._bodies.get(key)
+        if body is None:
+            body = read_batch_json(batch, fmt)
+            if batch.place is not None and len(body) <= SHARED_BODY_BYTES_MAX:
+                if len(self._bodies) >= SHARED_BODIES_MAX:
+                    del self._bodies[next(iter(self._bodies))]
+                self._bodies[key] = body
+        return body
+
+
 class Events:
     """GET …/records as an event stream."""
 
-    def __init__(self, node: Node, telemetry: Telemetry, clock: Clock) -> None:
+    def __init__(self, node: Node, telemetry: Telemetry, clock: Clock, aside: Aside) -> None:
         self._node = node
         self._telemetry = telemetry
         self._clock = clock
+        self._bodies = SharedBodies()
+        self._aside = aside
 
     async def read(self, request: Request, basin: str, name: str) -> None:
         """Stream batches, pings, and how it ended."""
         query = read_query(request)
-        request.encryption_key()
+        key = request.encryption_key()
         config = request.stream_config()
         fmt = json.parse_format(request.exchange.header("s2-format"))
         position = sse.EventId(0, 0, 0)
@@ -39,33 +63,38 @@ class Events:
             position = sse.parse_event_id(resume)
             query = resumed(query, position)
         exchange = request.exchange
-        session = self._node.read_session(basin, name, checked(query), config)
+        session = self._node.read_session(basin, name, checked(query), config, key)
+        del key
         async with session as batches:
-            self._telemetry.open_sessions += 1
+            self._telemetry.read_opened(basin)
             try:
                 await exchange.start(200, EVENT_HEADERS)
                 if exchange.method == "HEAD":
                     await exchange.finish()
                     return
-                async for batch in batches:
+                async for batch in request.guard.following(batches):
                     if batch.is_heartbeat and batch.tail is not None:
                         event = sse.encode_ping(self._clock.now_ms(), batch.tail)
                     else:
                         position = position.after(
                             batch.last_seq_num, batch.records_count, batch.metered_bytes
                         )
-                        body = json.encode_read_batch(batch.records(), batch.tail, fmt)
-                        event = sse.encode_batch(position, body)
+                        event = sse.encode_batch(position, await self._body(batch, fmt))
                     await exchange.send(event)
-                    self._telemetry.delivered(batch)
+                    self._telemetry.delivered(batch, basin)
                 await exchange.send(sse.DONE)
             except ClientGone:
                 return
             except BournError as error:
                 await exchange.send(sse.encode_error(problem_of(error).body))
             finally:
-                self._telemetry.open_sessions -= 1
+                self._telemetry.read_closed(basin)
             await exchange.finish()
+
+    async def _body(self, batch: ReadBatch, fmt: json.Format) -> bytes:
+        if batch.metered_bytes > JSON_INLINE_BYTES_MAX:
+            return await self._aside.run(read_batch_json, batch, fmt)
+        return self._bodies.body(batch, fmt)
 
 
 def resumed(query: ReadQuery, position: sse.EventId) -> ReadQuery:

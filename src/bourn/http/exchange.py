@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Protocol
 
-from bourn.errors import BadHeader, BournError
+from bourn.errors import BadHeader, BournError, RequestTimeout
+from bourn.limits import BODY_READ_SECS
 
 Headers = Sequence[tuple[str, str]]
 
@@ -68,10 +69,21 @@ class Exchange(Protocol):
 
 
 async def read_body(exchange: Exchange, bytes_max: int) -> bytes:
-    """Read the whole body; BodyTooLarge as soon as it exceeds its limit, or says that it will."""
+    """Read the whole body; BodyTooLarge as soon as it exceeds its limit, or says that it will.
+
+    A client that sends it byte by byte has RequestTimeout in the end.
+    """
     declared = exchange.header_values("content-length")
     if declared and exceeds(declared[0], bytes_max):
         raise BodyTooLarge(f"the body exceeds {bytes_max} bytes")
+    try:
+        async with asyncio.timeout(BODY_READ_SECS):
+            return await _read_chunks(exchange, bytes_max)
+    except TimeoutError:
+        raise RequestTimeout(f"the body took longer than {BODY_READ_SECS:.0f} seconds") from None
+
+
+async def _read_chunks(exchange: Exchange, bytes_max: int) -> bytes:
     body: bytes | bytearray = b""
     async for chunk in exchange.chunks():
         if not body:
@@ -111,6 +123,6 @@ async def while_present(exchange: Exchange, work: Coroutine[Any, Any, None]) -> 
 def checked_value(name: str, value: bytes) -> str:
     """Decode a header value, trimmed; BadHeader where it holds anything but text."""
     text = value.decode("latin-1").strip(" \t")
-    if not all(c == "\t" or " " <= c <= "~" for c in text):
+    if not (text.isascii() and text.replace("\t", " ").isprintable()):
         raise BadHeader(f"Invalid header `{name}`: not visible ASCII")
     return text

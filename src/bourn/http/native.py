@@ -1,47 +1,42 @@
 """The server's own HTTP: httpunk (hyper as asyncio protocols), HTTP/1.1 and HTTP/2 on one port.
 
-Nothing but this module knows the library. Found by test: a client that resets an HTTP/1.1
-connection in the middle of a response is seen at the next write, so every write yields to the
-loop, and a response that waits watches for the client's end as well (`gone`).
+Nothing but this module and `tuning` knows the library. Found by test: a client that resets an
+HTTP/1.1 connection in the middle of a response is seen at the next write, so every write yields to
+the loop, and a response that waits watches for the client's end as well (`gone`).
 """
 
 import asyncio
 import logging
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from httpunk import Backend, ConnectionClosedError, HTTPunkError
+from httpunk import ConnectionClosedError, HTTPunkError
 from httpunk.asyncio import AutoServerProtocol
 from httpunk.h1.server import H1Server
-from httpunk.util import auto
 
 from bourn.http.app import App
+from bourn.http.backlog import Backlog
+from bourn.http.draining import ADVICE_SHARE
 from bourn.http.exchange import ClientGone, Headers, checked_value
-from bourn.limits import KIB, MIB
+from bourn.http.sockets import prepare_socket
+from bourn.http.tuning import make_builder
+from bourn.limits import (
+    BACKLOG,
+    BACKLOG_PIECE_BYTES_MIN,
+    HEAD_READ_SECS,
+    HEADERS_MAX,
+    KIB,
+    LINGER_BYTES_MAX,
+    LINGER_SECS,
+)
 
 log = logging.getLogger(__name__)
 
-STREAM_WINDOW_BYTES: Final = 4 * MIB
-CONNECTION_WINDOW_BYTES: Final = 16 * MIB
-# Larger frames would spare some CPU, but a client may send one together with its ack of our
-# settings, and the library takes frames apart before it has seen the ack: it ends the connection.
-FRAME_BYTES_MAX: Final = 16 * KIB
-HEAD_BYTES_MAX: Final = 64 * KIB
-HEADERS_MAX: Final = 100
-CONCURRENT_STREAMS_MAX: Final = 1000
-SEND_BUFFER_BYTES_MAX: Final = 2 * MIB
-HEAD_READ_SECS: Final = 30.0  # also how long an idle HTTP/1.1 connection is kept
-LINGER_SECS: Final = 1.0
-LINGER_BYTES_MAX: Final = 8 * MIB
-BACKLOG: Final = 4096
-ADVICE_SHARE: Final = 0.5  # of the time to stop: so long clients may move by themselves
-KEEPALIVE: Final = {  # a client that vanished without a word is noticed within two minutes
-    option: value
-    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
-    if (option := getattr(socket, name, None)) is not None
-}
+GONE: Final = (HTTPunkError, OSError)  # a reset reaches us as it is
+INPUT_TURN_SECS: Final = 0.002  # that one piece of input may take
+INPUT_PIECE_BYTES_MIN: Final = KIB
+GOAWAY_LAG_SECS: Final = 0.2  # for a client to read what was sent before
 
 
 class NativeExchange:
@@ -72,6 +67,11 @@ class NativeExchange:
         self._is_started = False
         self._is_read = False
 
+    @property
+    def client(self) -> str:
+        """The address at the other end."""
+        return self._connection.client
+
     def header(self, name: str) -> str | None:
         """The first value of a header."""
         value = self._request.headers.get(name)
@@ -90,7 +90,7 @@ class NativeExchange:
         try:
             async for chunk in self._request.aiter_bytes():
                 yield chunk
-        except HTTPunkError as error:
+        except GONE as error:
             raise ClientGone(str(error)) from error
         self._is_read = True
 
@@ -108,7 +108,7 @@ class NativeExchange:
         content = None if self.method == "HEAD" else body or None
         try:
             await self._request.respond(status, headers=fields, body=content)
-        except HTTPunkError as error:
+        except GONE as error:
             raise ClientGone(str(error)) from error
 
     async def start(self, status: int, headers: Headers) -> None:
@@ -119,14 +119,18 @@ class NativeExchange:
             self._sending = await self._request.send_response(
                 status, headers=fields, detect_eof=False
             )
-        except HTTPunkError as error:
+        except GONE as error:
             raise ClientGone(str(error)) from error
 
     async def send(self, data: bytes) -> None:
         """Send a part of the body."""
         try:
-            await self._sending.send_data(data)
-        except HTTPunkError as error:
+            if len(data) < BACKLOG_PIECE_BYTES_MIN:
+                await self._sending.send_data(data)
+            else:
+                with self._connection.backlog.held(len(data), self._connection.cut):
+                    await self._sending.send_data(data)
+        except GONE as error:
             raise ClientGone(str(error)) from error
         # A writer that never waits would not let the loop see that the client has gone.
         await asyncio.sleep(0)  # noqa: TID251  a bare yield
@@ -137,7 +141,7 @@ class NativeExchange:
         self._connection.lingers = is_duplex and not self._is_read
         try:
             await self._sending.send_data(b"", end_stream=True)
-        except HTTPunkError as error:
+        except GONE as error:
             raise ClientGone(str(error)) from error
 
     def _drain(self) -> bool:
@@ -169,7 +173,7 @@ class NativeExchange:
                 await watch()
             elif not await self._request.peer_closed():
                 await asyncio.get_running_loop().create_future()  # the response ended first
-        except HTTPunkError:
+        except GONE:
             return
 
 
@@ -182,22 +186,40 @@ class Connection(AutoServerProtocol):
         self.is_http1 = False
         self.lingers = False
         self._discarded_bytes: int | None = None  # None until the end
+        self._requests = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._is_heard = asyncio.Event()  # the client takes what it is sent
+        self._is_heard.set()
+        self._input_bytes_max = INPUT_PIECE_BYTES_MIN
+        self._handed_at = 0.0
 
     def connection_made(self, transport: Any) -> None:
         """Begin to serve."""
-        found = transport.get_extra_info("socket")
-        if found is not None and found.family in {socket.AF_INET, socket.AF_INET6}:
-            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in KEEPALIVE.items():
-                found.setsockopt(socket.IPPROTO_TCP, option, value)
+        prepare_socket(transport.get_extra_info("socket"))
         super().connection_made(transport)  # type: ignore[no-untyped-call]  # untyped
         self._owner.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._owner.connections.discard(self)
+        self._is_idle.set()
+        self._is_heard.set()
         super().connection_lost(exc)  # type: ignore[no-untyped-call]  # untyped
+
+    @property
+    def backlog(self) -> Backlog:
+        """What all clients of the server do not take."""
+        return self._owner.backlog
+
+    @property
+    def client(self) -> str:
+        """The address at the other end, as far as it is known."""
+        peer = None if self._transport is None else self._transport.get_extra_info("peername")
+        match peer:
+            case (str(host), int(port), *_):
+                return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return ""
 
     async def _make_server(self) -> Any:
         """Tell the version by the first bytes, which must come soon."""
@@ -212,6 +234,8 @@ class Connection(AutoServerProtocol):
     async def handle(self, request: Any) -> None:
         """Answer one request."""
         exchange = NativeExchange(request, self)
+        self._requests += 1
+        self._is_idle.clear()
         try:
             if len(request.headers) > HEADERS_MAX:
                 await exchange.respond(431, [], b"")
@@ -219,8 +243,25 @@ class Connection(AutoServerProtocol):
                 await self._owner.app.handle(exchange)
         except ClientGone:
             log.debug("a client has gone")
-        except ConnectionClosedError:
+        except (ConnectionClosedError, OSError):
             log.debug("a connection has closed")
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._is_idle.set()
+
+    async def leave(self) -> None:
+        """Close behind what is being served.
+
+        Some clients take GOAWAY for the end of every stream: python-h2, and with it the official
+        Python SDK, fails at the next frame and drops what it read in the same piece. So on HTTP/2
+        it is said last, and a moment after the rest.
+        """
+        if not self.is_http1:
+            await self._is_idle.wait()
+            await asyncio.sleep(GOAWAY_LAG_SECS)  # noqa: TID251  the edge's own pause
+        await self.graceful_shutdown()
+        await self.wait_closed()
 
     # The end. Closing on a client that still sends would reset the connection and might take the
     # answer with it, so such a client is told that nothing more comes, and heard out a little.
@@ -249,6 +290,37 @@ class Connection(AutoServerProtocol):
         if self._discarded_bytes > LINGER_BYTES_MAX:
             super().close()  # type: ignore[no-untyped-call]  # untyped
 
+    async def receive_some(self, max_bytes: int = 64 * KIB) -> bytes:
+        """Hand the library its next input.
+
+        On HTTP/2 a few bytes can be much work (pings, settings, resets), and beget output. So a
+        client that does not read is not heard either, and the more a piece of input has cost, the
+        smaller the next one is: others have their turn in between.
+        """
+        if self.is_http1:
+            return bytes(await super().receive_some(max_bytes))  # type: ignore[no-untyped-call]  # untyped
+        spent_secs = self._loop.time() - self._handed_at
+        if spent_secs > INPUT_TURN_SECS:
+            self._input_bytes_max = max(self._input_bytes_max // 4, INPUT_PIECE_BYTES_MIN)
+        else:
+            self._input_bytes_max = min(self._input_bytes_max * 2, max_bytes)
+        if self._buffered:
+            await asyncio.sleep(0)  # noqa: TID251  a bare yield
+        await self._is_heard.wait()
+        data = bytes(await super().receive_some(self._input_bytes_max))  # type: ignore[no-untyped-call]  # untyped
+        self._handed_at = self._loop.time()
+        return data
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        super().pause_writing()  # type: ignore[no-untyped-call]  # untyped
+        self._is_heard.clear()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()  # type: ignore[no-untyped-call]  # untyped
+        self._is_heard.set()
+
     def eof_received(self) -> bool:
         """The client has said its last."""
         if self._discarded_bytes is None:
@@ -269,8 +341,9 @@ class NativeServer:
     def __init__(self, app: App, *, head_secs: float = HEAD_READ_SECS) -> None:
         self.app = app
         self.head_secs = head_secs
-        self.builder = _builder(head_secs)
+        self.builder = make_builder(head_secs)
         self.connections: set[Connection] = set()
+        self.backlog = Backlog(lambda: asyncio.get_running_loop().time())
         self._listener: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
@@ -295,29 +368,10 @@ class NativeServer:
         await self._until_served(None)
 
     async def _until_served(self, timeout_secs: float | None) -> None:
-        """Ask every connection to end behind what it serves, and wait for that, or for the time."""
-        connections = list(self.connections)
-        await asyncio.gather(
-            *(connection.graceful_shutdown() for connection in connections), return_exceptions=True
-        )
-        ends = [asyncio.ensure_future(connection.wait_closed()) for connection in connections]
+        """Have every connection end behind what it serves; wait for that, or for the time."""
+        ends = [asyncio.ensure_future(connection.leave()) for connection in self.connections]
         if ends:
             _, pending = await asyncio.wait(ends, timeout=timeout_secs)
             for end in pending:
                 end.cancel()
-
-
-def _builder(head_secs: float) -> auto.Builder:
-    builder = auto.Builder(backend=Backend.asyncio.create())
-    http2 = builder.http2()
-    http2.max_concurrent_streams(CONCURRENT_STREAMS_MAX)
-    http2.initial_stream_window_size(STREAM_WINDOW_BYTES)
-    http2.initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-    http2.max_frame_size(FRAME_BYTES_MAX)
-    http2.max_header_list_size(HEAD_BYTES_MAX)
-    http2.max_send_buf_size(SEND_BUFFER_BYTES_MAX)
-    http1 = builder.http1()
-    http1.max_headers(HEADERS_MAX)
-    http1.max_buf_size(HEAD_BYTES_MAX)
-    http1.header_read_timeout(head_secs)
-    return builder
+            await asyncio.gather(*ends, return_exceptions=True)

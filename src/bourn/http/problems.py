@@ -7,6 +7,7 @@ from bourn.errors import (
     BournError,
     FencingTokenMismatch,
     NotAcceptable,
+    RateLimited,
     SeqNumMismatch,
     UnsupportedEncoding,
     Unwritten,
@@ -50,6 +51,7 @@ STATUS: Final = {
     "upstream_timeout": 504,
 }
 JSON: Final = "application/json"
+UNAUTHENTICATED: Final = STATUS["authn"]
 
 
 class Problem(NamedTuple):
@@ -57,11 +59,17 @@ class Problem(NamedTuple):
 
     status: int
     body: bytes  # empty where the compression layer answers
+    retry_after_ms: int | None = None  # no sooner
 
     @property
     def headers(self) -> list[tuple[str, str]]:
         """The headers of the unary response."""
-        return [("content-type", JSON)] if self.body else []
+        headers = [("content-type", JSON)] if self.body else []
+        if self.status == UNAUTHENTICATED:
+            headers.append(("www-authenticate", "Bearer"))
+        if self.retry_after_ms is not None:
+            headers.append(("retry-after-ms", str(self.retry_after_ms)))
+        return headers
 
 
 def problem_of(error: BaseException) -> Problem:  # noqa: PLR0911  one case an error
@@ -80,6 +88,9 @@ def problem_of(error: BaseException) -> Problem:  # noqa: PLR0911  one case an e
             return Problem(406, b"")
         case BadCompression():
             return Problem(400, encode_error("bad_json", error.message))
+        case RateLimited():
+            body = encode_error(error.code, error.message)
+            return Problem(STATUS[error.code], body, error.retry_after_ms)
         case BournError():
             return Problem(STATUS[error.code], encode_error(error.code, error.message))
         case _:

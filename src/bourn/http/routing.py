@@ -17,6 +17,7 @@ class Route(enum.Enum):
 
     HEALTH = enum.auto()
     METRICS = enum.auto()
+    OPENAPI = enum.auto()
     BASINS = enum.auto()
     BASIN = enum.auto()
     STREAMS = enum.auto()
@@ -37,6 +38,7 @@ class Route(enum.Enum):
 METHODS: Final[dict[Route, tuple[str, ...]]] = {
     Route.HEALTH: ("GET",),
     Route.METRICS: ("GET",),
+    Route.OPENAPI: ("GET",),
     Route.BASINS: ("GET", "POST"),
     Route.BASIN: ("GET", "PUT", "PATCH", "DELETE"),
     Route.STREAMS: ("GET", "POST"),
@@ -66,6 +68,7 @@ _PLAIN: Final = {
     "/health": Match(Route.HEALTH),
     "/ping": Match(Route.HEALTH),
     "/metrics": Match(Route.METRICS),
+    "/openapi.json": Match(Route.OPENAPI),
     "/v1/basins": Match(Route.BASINS),
     "/v1/streams": Match(Route.STREAMS),
     "/streams": Match(Route.STREAMS),

@@ -8,22 +8,25 @@ terminal frame, the end. A read session is the engine's batches, framed.
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from bourn.clock import Clock
 from bourn.engine.appender import Appender
 from bourn.engine.node import Node
 from bourn.errors import BadFrame, BadProto, BournError, UnsupportedEncoding
-from bourn.http.data_plane import checked, read_query, refuse_ciphers
+from bourn.http.auth import Principal, token_ended
+from bourn.http.data_plane import checked, read_query
 from bourn.http.draining import Draining
 from bourn.http.exchange import ClientGone, Exchange
 from bourn.http.problems import problem_of
 from bourn.http.request import Request
 from bourn.http.telemetry import Telemetry
+from bourn.http.throttle import Pace
 from bourn.layout.codec import decode_append_input
-from bourn.model.record import AppendAck
+from bourn.model.record import AppendAck, Command
 from bourn.wire.compression import Compression, choose_frame_compression
-from bourn.wire.frames import FrameParser, encode_frame, encode_terminal
+from bourn.wire.frames import FrameParser, encode_frame, encode_terminal, frame_pieces
 from bourn.wire.protobuf import encode_append_ack, encode_tail
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,8 @@ SESSION_HEADERS: Final = [
     ("cache-control", "no-cache, no-transform"),
     ("x-accel-buffering", "no"),
 ]
+Commands = tuple[tuple[int, Command], ...]
+
 UNACKED_INPUTS_MAX: Final = 4096  # beside the byte budget: what is tiny is bounded too
 
 
@@ -49,15 +54,22 @@ class Sessions:
         """POST …/records with frames."""
         if request.content_coding() is not Compression.NONE:
             raise UnsupportedEncoding("frames are compressed one by one, never the body")
-        request.encryption_key()
+        key = request.encryption_key()
         config = request.stream_config()
-        await refuse_ciphers(self._node, basin, name, config)
-        appender = await self._node.appender(basin, name, config)
+        appender = await self._node.appender(basin, name, config, key)
+        del key
         self._telemetry.open_sessions += 1
         try:
             await request.exchange.start(200, SESSION_HEADERS)
             session = AppendSession(
-                request.exchange, appender, self._telemetry, self._draining, self._clock
+                request.exchange,
+                appender,
+                self._telemetry,
+                self._draining,
+                self._clock,
+                request.principal,
+                lambda commands: request.permit_commands(commands, basin, name),
+                request.pace,
             )
             await session.run()
         finally:
@@ -67,32 +79,34 @@ class Sessions:
     async def read(self, request: Request, basin: str, name: str) -> None:
         """GET …/records with frames."""
         wanted = read_query(request)
-        request.encryption_key()
+        key = request.encryption_key()
         config = request.stream_config()
         compression = choose_frame_compression(request.exchange.header_values("accept-encoding"))
-        session = self._node.read_session(basin, name, checked(wanted), config)
+        session = self._node.read_session(basin, name, checked(wanted), config, key)
+        del key
         async with session as batches:
             exchange = request.exchange
-            self._telemetry.open_sessions += 1
+            self._telemetry.read_opened(basin)
             try:
                 await exchange.start(200, SESSION_HEADERS)
                 if exchange.method == "HEAD":
                     await exchange.finish()
                     return
-                async for batch in batches:
+                async for batch in request.guard.following(batches):
                     parts = batch.wire()
                     if batch.tail is not None:
                         parts.append(encode_tail(batch.tail))
                     reconnect = self._draining.wanted
-                    await exchange.send(encode_frame(parts, compression, reconnect=reconnect))
-                    self._telemetry.delivered(batch)
+                    for piece in frame_pieces(parts, compression, reconnect=reconnect):
+                        await exchange.send(piece)
+                    self._telemetry.delivered(batch, basin)
             except ClientGone:
                 return
             except BournError as error:
                 problem = problem_of(error)
                 await exchange.send(encode_terminal(problem.status, problem.body))
             finally:
-                self._telemetry.open_sessions -= 1
+                self._telemetry.read_closed(basin)
             await exchange.finish()
 
 
@@ -106,12 +120,18 @@ class AppendSession:
         telemetry: Telemetry,
         draining: Draining,
         clock: Clock,
+        principal: Principal,
+        permit: Callable[[Commands], None],
+        pace: Pace | None = None,
     ) -> None:
         self._exchange = exchange
         self._appender = appender
         self._telemetry = telemetry
         self._draining = draining
         self._clock = clock
+        self._principal = principal
+        self._permit = permit  # PermissionDenied for commands that the token may not append
+        self._pace = pace  # None where appends have no limit
         self._replies: deque[tuple[float, asyncio.Future[AppendAck]]] = deque()
         self._changed = asyncio.Event()  # there is more to write, or nothing more to come
         self._taken = asyncio.Event()  # replies were taken to be written
@@ -122,13 +142,16 @@ class AppendSession:
         """Serve until the client has closed its side and has all acks, or until a failure."""
         reader = asyncio.get_running_loop().create_task(self._read())
 
-        def halt() -> None:
+        def halt(why: BournError) -> None:
             if not self._input_done:
-                self._ended = self._draining.refusal()
+                self._ended = why
                 reader.cancel()
 
         try:
-            with self._draining.watched(halt):
+            with (
+                self._draining.watched(lambda: halt(self._draining.refusal())),
+                self._principal.watched(lambda: halt(token_ended())),
+            ):
                 await self._write()
         finally:
             reader.cancel()
@@ -162,15 +185,20 @@ class AppendSession:
             wanted = decode_append_input(message)
         except BadProto as error:
             raise BadFrame(error.message) from None
+        if wanted.batch.commands:
+            self._permit(wanted.batch.commands)
         while len(self._replies) >= UNACKED_INPUTS_MAX:
             self._taken.clear()
             await self._taken.wait()
+        if self._pace is not None:
+            await self._pace.wait_for(wanted.batch.metered_bytes)
+        batch = self._appender.sealed(wanted.batch)
         asked = self._clock.monotonic()
-        await self._appender.room_for(wanted.batch)
+        await self._appender.room_for(batch)
         now = self._clock.monotonic()
-        self._telemetry.admitted(wanted.batch, now - asked)
+        self._telemetry.admitted(batch, now - asked)
         reply = self._appender.submit(
-            wanted.batch, match_seq_num=wanted.match_seq_num, fencing_token=wanted.fencing_token
+            batch, match_seq_num=wanted.match_seq_num, fencing_token=wanted.fencing_token
         )
         self._replies.append((now, reply))
         self._changed.set()

@@ -7,6 +7,7 @@ import resource
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Final
 
 from bourn.clock import Clock
@@ -19,6 +20,8 @@ from bourn.limits import KIB, MIB
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _RECORDS: Final = (1, 10, 50, 100, 250, 500, 1000)
 _BYTES: Final = (512, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 512 * KIB, MIB)
+_SCOPES: Final = ("basin", "token")
+_LIMITS: Final = ("requests", "append_bytes", "sessions")
 
 
 class Histogram:
@@ -66,6 +69,8 @@ class Telemetry:
         self.open_sessions = 0
         self.records_delivered = 0
         self.bytes_delivered = 0
+        self.throttled_secs = 0.0  # that sessions were made to wait
+        self._limited = dict.fromkeys(product(_SCOPES, _LIMITS), 0)
 
     @contextmanager
     def append(self, batch: RecordBatch) -> Iterator[Callable[[], None]]:
@@ -86,10 +91,28 @@ class Telemetry:
         self.records.observe(batch.count)
         self.bytes.observe(batch.metered_bytes)
 
-    def delivered(self, batch: ReadBatch) -> None:
+    def delivered(self, batch: ReadBatch, basin: str, *, is_unary: bool = False) -> None:
         """Note a batch that was handed to a client's connection."""
         self.records_delivered += batch.records_count
         self.bytes_delivered += batch.metered_bytes
+        if is_unary:
+            self._node.meter.read_unary(basin, batch.metered_bytes)
+        else:
+            self._node.meter.delivered(basin, batch.metered_bytes)
+
+    def read_opened(self, basin: str) -> None:
+        """Note a read session; `read_closed` must follow."""
+        self.open_sessions += 1
+        self._node.meter.session_opened(basin)
+
+    def read_closed(self, basin: str) -> None:
+        """Note the end of a read session."""
+        self.open_sessions -= 1
+        self._node.meter.session_closed(basin)
+
+    def limited(self, scope: str, what: str) -> None:
+        """Note a request that was refused because of a limit."""
+        self._limited[scope, what] += 1
 
     def render(self) -> bytes:
         """All of it, as `GET /metrics` answers."""
@@ -98,13 +121,27 @@ class Telemetry:
             lines += histogram.lines()
         for name, kind, what, value in self._gauges():
             lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}", f"{name} {value}"]
+        lines += self._limited_lines()
         return ("\n".join(lines) + "\n").encode()
+
+    def _limited_lines(self) -> Iterator[str]:
+        name = "bourn_rate_limited_total"
+        yield f"# HELP {name} Requests refused because of a limit"
+        yield f"# TYPE {name} counter"
+        for (scope, what), count in self._limited.items():
+            yield f'{name}{{scope="{scope}",limit="{what}"}} {count}'
 
     def _gauges(self) -> Iterator[tuple[str, str, str, float]]:
         yield "bourn_requests_total", "counter", "Requests taken", self.requests
         yield "bourn_open_sessions", "gauge", "Sessions under way", self.open_sessions
         yield "bourn_read_records_total", "counter", "Records delivered", self.records_delivered
         yield "bourn_read_bytes_total", "counter", "Metered bytes delivered", self.bytes_delivered
+        yield (
+            "bourn_session_throttled_seconds_total",
+            "counter",
+            "Time that sessions were made to wait by a limit",
+            self.throttled_secs,
+        )
         usage = resource.getrusage(resource.RUSAGE_SELF)
         yield "process_cpu_seconds_total", "counter", "CPU time", usage.ru_utime + usage.ru_stime
         yield "bourn_memory_peak_bytes", "gauge", "Peak resident memory", usage.ru_maxrss * KIB

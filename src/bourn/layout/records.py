@@ -7,7 +7,7 @@ A record, big endian:
 | magic | metered size | envelope:  count | { name size | name | value size | value }  |
 |  1 B  |   1 to 3 B   |            body                                               |
 |       |              | command:   op | payload                                       |
-|       |              | encrypted: (reserved)                                         |
+|       |              | encrypted: as `sealed.py` draws it                            |
 +-------+--------------+---------------------------------------------------------------+
 magic bits 0-2  type: 1 command, 2 envelope, 3 encrypted
       bits 3-4  width of the metered size in bytes: 1, 2 or 3
@@ -20,7 +20,7 @@ op              1 fence: the payload is the token, at most 36 bytes
 The metered size is what the record weighs for its client; a reader checks it against the rest.
 Writers take the narrowest width, and the wide form only where a count or a size exceeds 65,535;
 readers take any. A command's payload is the body of the record, and its only header is the op:
-`(b"", b"fence")`. Encrypted records are recognised, and refused.
+`(b"", b"fence")`. Encrypted records are recognised, and refused: `sealed.py` opens them.
 
 The payload of a batch, its columns little endian:
 
@@ -105,6 +105,7 @@ class RecordBatch(msgspec.Struct, frozen=True, eq=False):
     timestamps: U64Array | None = None  # None: no record carries one
     missing: BoolArray | None = None  # None: none is missing (where timestamps is set)
     commands: tuple[tuple[int, Command], ...] = ()  # (index in the batch, command)
+    sealed_for: int = 0  # the id of the only stream that it may go to; 0: it is plaintext
 
 
 def encode_record(headers: Headers, body: bytes) -> bytes:
@@ -216,6 +217,30 @@ def parse_record(data: Buffer, at: int, end: int) -> tuple[Headers, int]:
     if stored != 8 + 2 * len(headers) + size + end - body_at:
         raise RecordFormatError("metered size is wrong")
     return headers, body_at
+
+
+def stored_commands(payload: Buffer, count: int) -> tuple[tuple[int, Command], ...]:
+    """Return the commands of a stored batch with their places in it; nothing else is looked at.
+
+    Raises RecordFormatError where a command is none.
+    """
+    area = 8 * count
+    if len(payload) < area:
+        raise RecordFormatError("the columns do not fit the records")
+    ends: list[int] = np.frombuffer(payload, "<u4", count).tolist()
+    commands: list[tuple[int, Command]] = []
+    at = area
+    for index, offset in enumerate(ends):
+        end = area + offset
+        if not area <= at < end <= len(payload):
+            raise RecordFormatError(f"record {index}: the columns do not fit the records")
+        if payload[at] & _TYPE_MASK == COMMAND:
+            headers, body_at = parse_record(payload, at, end)
+            command = command_of(headers, bytes(payload[body_at:end]))
+            assert command is not None, "its only header has no name"
+            commands.append((index, command))
+        at = end
+    return tuple(commands)
 
 
 def _parse_headers(

@@ -218,6 +218,10 @@ class RunIndex:
             self._rows = bytearray(rows[~expired].tobytes())
         return dropped
 
+    def metered_bytes(self) -> int:
+        """Return the metered bytes of all runs."""
+        return int(np.frombuffer(self._rows, RUN_DTYPE)["metered"].sum(dtype=np.uint64))
+
     def earliest_expiry_s(self) -> int:
         """Return the Unix second at which the next run expires; NEVER_S where none does."""
         if not self._rows:

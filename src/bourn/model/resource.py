@@ -22,7 +22,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from bourn.errors import BadHeader, BadJson, BadName, Invalid
-from bourn.limits import U64_MAX
+from bourn.limits import CONTROL_BODY_BYTES_MAX, U64_MAX
 from bourn.model import names
 from bourn.model.config import (
     Age,
@@ -123,9 +123,9 @@ _STREAM_PATCH: Final = msgspec.json.Decoder(StreamConfigShape)
 
 def decode_create_basin(body: bytes) -> CreateBasin:
     """Read the body of `POST /basins`."""
-    shape = _decode(_CREATE_BASIN, body)
+    shape = decode_json(_CREATE_BASIN, body)
     return CreateBasin(
-        name=_valid(names.basin_name, shape.basin),
+        name=valid_name(names.basin_name, shape.basin),
         location=_location(shape),
         config=_checked_basin_config(shape.config),
     )
@@ -133,13 +133,13 @@ def decode_create_basin(body: bytes) -> CreateBasin:
 
 def decode_ensure_basin(body: bytes) -> EnsureBasin:
     """Read the body of `PUT /basins/{basin}`; an empty body and null ask for the defaults."""
-    shape = (_decode(_ENSURE_BASIN, body) if body else None) or _EnsureBasinShape()
+    shape = (decode_json(_ENSURE_BASIN, body) if body else None) or _EnsureBasinShape()
     return EnsureBasin(location=_location(shape), config=_checked_basin_config(shape.config))
 
 
 def decode_basin_patch(body: bytes) -> BasinPatch:
     """Read the body of `PATCH /basins/{basin}`."""
-    patch = _basin_patch(_decode(_BASIN_PATCH, body))
+    patch = _basin_patch(decode_json(_BASIN_PATCH, body))
     if isinstance(patch.default_stream_config, StreamPatch):
         _check_retention(patch.default_stream_config.retention_policy)
     return patch
@@ -147,19 +147,19 @@ def decode_basin_patch(body: bytes) -> BasinPatch:
 
 def decode_create_stream(body: bytes) -> CreateStream:
     """Read the body of `POST /streams`."""
-    shape = _decode(_CREATE_STREAM, body)
-    name = _valid(names.stream_name, shape.stream)
+    shape = decode_json(_CREATE_STREAM, body)
+    name = valid_name(names.stream_name, shape.stream)
     return CreateStream(name, _checked_stream_config(shape.config))
 
 
 def decode_stream_config(body: bytes) -> StreamConfig:
     """Read the body of `PUT /streams/{stream}`; an empty body and null ask for the defaults."""
-    return _checked_stream_config(_decode(_ENSURE_STREAM, body) if body else None)
+    return _checked_stream_config(decode_json(_ENSURE_STREAM, body) if body else None)
 
 
 def decode_stream_patch(body: bytes) -> StreamPatch:
     """Read the body of `PATCH /streams/{stream}`."""
-    patch = _stream_patch(_decode(_STREAM_PATCH, body))
+    patch = _stream_patch(decode_json(_STREAM_PATCH, body))
     _check_retention(patch.retention_policy)
     return patch
 
@@ -167,7 +167,7 @@ def decode_stream_patch(body: bytes) -> StreamPatch:
 def decode_stream_config_header(value: str) -> StreamConfig:
     """Read the header that configures a stream which this request may create."""
     try:
-        return _checked_stream_config(_decode(_STREAM_PATCH, value.encode("ascii")))
+        return _checked_stream_config(decode_json(_STREAM_PATCH, value.encode("ascii")))
     except UnicodeEncodeError:
         raise BadHeader(f"Invalid header `{STREAM_CONFIG_HEADER}`: it is not ASCII") from None
     except (BadJson, Invalid) as error:
@@ -201,7 +201,10 @@ def basin_config_shape(config: BasinConfig) -> BasinConfigShape:
     )
 
 
-def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Read a body of the decoder's shape; BadJson for another one, and for members given twice."""
+    if len(body) > CONTROL_BODY_BYTES_MAX:
+        raise BadJson(f"the body exceeds {CONTROL_BODY_BYTES_MAX} bytes")
     try:
         shape = decoder.decode(body)
         _MEMBERS.decode(body.decode())
@@ -217,10 +220,11 @@ def _location(shape: _EnsureBasinShape) -> str | None:
     if location is not None and scope is not None and location != scope:
         raise BadJson("`location` and its older name `scope` differ")
     name = scope if location is None else location
-    return None if name is None else _valid(names.location_name, name)
+    return None if name is None else valid_name(names.location_name, name)
 
 
-def _valid(grammar: Callable[[str], str], value: str) -> str:
+def valid_name(grammar: Callable[[str], str], value: str) -> str:
+    """Return a name of a body; BadJson where it fails its grammar."""
     try:
         return grammar(value)
     except BadName as error:
@@ -267,7 +271,7 @@ def _basin_patch(shape: BasinConfigShape) -> BasinPatch:
 def _stream_patch(shape: StreamConfigShape) -> StreamPatch:
     policy, empty = shape.retention_policy, shape.delete_on_empty
     if isinstance(shape.storage_class, str):
-        _valid(names.storage_class, shape.storage_class)
+        valid_name(names.storage_class, shape.storage_class)
     if isinstance(empty, DeleteOnEmptyPatch) and isinstance(empty.min_age_secs, int):
         _check_u64("min_age_secs", empty.min_age_secs)
     return StreamPatch(

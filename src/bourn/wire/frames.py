@@ -35,6 +35,8 @@ _LENGTH_BYTES: Final = 3
 _HEAD_BYTES: Final = 4
 _HEAD: Final = struct.Struct(">I")  # length << 8 | flag
 _STATUS: Final = struct.Struct(">H")
+_PIECE_BYTES_MIN: Final = 1 << 16  # below this a copy costs less than one more write
+_PART_BYTES_MIN: Final = 4096  # a smaller chunk joins its neighbours, or tiny ones would blow up
 
 _TERMINAL: Final = 0x80
 _COMPRESSION: Final = 0x60
@@ -80,16 +82,24 @@ _FLAGS: Final = tuple(
 )
 
 
+_PLAIN: Final = (False, Compression.NONE, False)
+
+
 class FrameParser:
     """Cuts a body into frames, fed with its chunks as they come.
 
-    It holds at most one incomplete frame. When a frame is malformed, `feed` still returns the
-    complete frames before it; the error then stands in `error` and is raised by the next call.
+    It holds at most one incomplete frame, as the chunks that it came in, so that its payload is
+    copied once. When a frame is malformed, `feed` still returns the complete frames before it; the
+    error then stands in `error` and is raised by the next call.
     """
 
     def __init__(self, limit: int = FRAME_LENGTH_MAX) -> None:
         self._limit = limit
-        self._partial = bytearray()
+        self._head = bytearray()  # of a frame whose head is not complete
+        self._lacking = 0  # bytes of the payload still to come; 0 outside of one
+        self._flags = _PLAIN
+        self._parts: list[bytes] = []
+        self._small = bytearray()  # behind the parts: chunks too small to be kept one by one
         self.error: BadFrame | None = None
 
     def feed(self, data: Octets) -> list[Frame]:
@@ -98,70 +108,87 @@ class FrameParser:
             raise self.error
         frames: list[Frame] = []
         try:
-            position = self._complete_partial(data, frames) if self._partial else 0
+            position = 0
+            if self._lacking:
+                position = self._fill(data, 0, frames)
+            elif self._head:
+                position = self._complete_head(data, frames)
             self._parse(data, position, frames)
         except BadFrame as error:
-            self.error = error
-            self._partial = bytearray()
+            self._fail(error)
         return frames
 
     def finish(self) -> None:
         """Say that the body has ended; BadFrame if it was malformed or ended inside a frame."""
-        if self.error is None and self._partial:
-            self.error = BadFrame("body ended inside a frame")
-            self._partial = bytearray()
+        if self.error is None and (self._head or self._lacking):
+            self._fail(BadFrame("body ended inside a frame"))
         if self.error is not None:
             raise self.error
+
+    def _fail(self, error: BadFrame) -> None:
+        self.error = error
+        self._head, self._lacking, self._parts, self._small = bytearray(), 0, [], bytearray()
 
     def _parse(self, data: Octets, position: int, frames: list[Frame]) -> None:
         size = len(data)
         while size - position >= _HEAD_BYTES:
             (head,) = _HEAD.unpack_from(data, position)
-            end = position + self._frame_bytes(head >> 8)
-            terminal, compression, reconnect = _flag_parts(head & 0xFF)
+            payload_bytes = self._payload_bytes(head >> 8)
+            flags = _flag_parts(head & 0xFF)
+            position += _HEAD_BYTES
+            end = position + payload_bytes
             if end > size:
-                break
-            payload = bytes(data[position + _HEAD_BYTES : end])
-            frames.append(Frame(payload, terminal, compression, reconnect))
+                self._lacking, self._flags = payload_bytes, flags
+                self._fill(data, position, frames)
+                return
+            frames.append(Frame(bytes(data[position:end]), *flags))
             position = end
         if position < size:
-            self._partial += memoryview(data)[position:]
-            self._check_partial_length()
+            self._head += data[position:]
+            self._check_length()
 
-    def _complete_partial(self, data: Octets, frames: list[Frame]) -> int:
-        """Move what the partial frame lacks from the front of `data`; return how much that was."""
-        partial = self._partial
-        taken = 0
-        if len(partial) < _HEAD_BYTES:
-            taken = min(_HEAD_BYTES - len(partial), len(data))
-            partial += data[:taken]
-            if len(partial) < _HEAD_BYTES:
-                self._check_partial_length()
-                return taken
-        (head,) = _HEAD.unpack_from(partial)
-        lacking = self._frame_bytes(head >> 8) - len(partial)
-        terminal, compression, reconnect = _flag_parts(head & 0xFF)
-        available = len(data) - taken
-        partial += memoryview(data)[taken : taken + lacking]
-        if available < lacking:
-            return taken + available
-        with memoryview(partial) as view:
-            payload = bytes(view[_HEAD_BYTES:])
-        frames.append(Frame(payload, terminal, compression, reconnect))
-        self._partial = bytearray()
-        return taken + lacking
+    def _complete_head(self, data: Octets, frames: list[Frame]) -> int:
+        """Move what the head lacks from the front of `data`, and what its frame lacks behind it."""
+        taken = min(_HEAD_BYTES - len(self._head), len(data))
+        self._head += data[:taken]
+        if len(self._head) < _HEAD_BYTES:
+            self._check_length()
+            return taken
+        (head,) = _HEAD.unpack(self._head)
+        self._head = bytearray()
+        self._lacking = self._payload_bytes(head >> 8)
+        self._flags = _flag_parts(head & 0xFF)
+        return self._fill(data, taken, frames)
 
-    def _check_partial_length(self) -> None:
+    def _fill(self, data: Octets, position: int, frames: list[Frame]) -> int:
+        """Move what the payload lacks from `data`; return the position behind it."""
+        end = min(len(data), position + self._lacking)
+        self._lacking -= end - position
+        if end - position < _PART_BYTES_MIN:
+            self._small += data[position:end]
+        else:
+            if self._small:
+                self._parts.append(bytes(self._small))
+                self._small = bytearray()
+            # The whole of a bytes object is kept as it is.
+            self._parts.append(bytes(data[position:end]))
+        if not self._lacking:
+            payload = b"".join((*self._parts, self._small))
+            self._parts, self._small = [], bytearray()
+            frames.append(Frame(payload, *self._flags))
+        return end
+
+    def _check_length(self) -> None:
         """Refuse a bad length before its flag has come."""
-        if len(self._partial) == _LENGTH_BYTES:
-            self._frame_bytes(int.from_bytes(self._partial, "big"))
+        if len(self._head) == _LENGTH_BYTES:
+            self._payload_bytes(int.from_bytes(self._head, "big"))
 
-    def _frame_bytes(self, length: int) -> int:
+    def _payload_bytes(self, length: int) -> int:
         if length == 0:
             raise BadFrame("empty frame payload")
         if length > self._limit:
             raise BadFrame(f"frame length {length} exceeds {self._limit} bytes")
-        return _LENGTH_BYTES + length
+        return length - 1
 
 
 def _flag_parts(flag: int) -> tuple[bool, Compression, bool]:
@@ -211,6 +238,33 @@ def encode_frame(
         if len(compressed) <= FRAME_PAYLOAD_BYTES_MAX:
             return frame_head(len(compressed), compression, reconnect=reconnect) + compressed
     return b"".join((frame_head(size, reconnect=reconnect), *buffers))
+
+
+def frame_pieces(
+    buffers: Sequence[bytes],
+    compression: Compression = Compression.NONE,
+    *,
+    reconnect: bool = False,
+) -> list[bytes]:
+    """Return a regular frame in pieces to be sent one after the other.
+
+    Joined they are what `encode_frame` returns; but a large buffer is a piece as it is, not copied.
+    """
+    if compression is not Compression.NONE:
+        return [encode_frame(buffers, compression, reconnect=reconnect)]
+    small = [frame_head(sum(map(len, buffers)), reconnect=reconnect)]
+    pieces: list[bytes] = []
+    for buffer in buffers:
+        if len(buffer) < _PIECE_BYTES_MIN:
+            small.append(buffer)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small = []
+        pieces.append(buffer)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
 
 
 def encode_terminal(status: int, body: bytes) -> bytes:

@@ -1,10 +1,13 @@
-"""The loops of the record codec, compiled by numba; nothing outside of this package imports it.
+"""The loops of the codecs, compiled by numba; nothing outside of this package imports it.
 
     facts.py       what kernels and callers say to each other: rows, sums, faults
     memory.py      loads, stores and copies, all checked
     protobuf.py    reading of the wire format
     append.py      AppendInput  ->  stored records
     sequenced.py   stored records  ->  ReadBatch entries
+    rows_facts.py  as facts.py, for the history
+    to_rows.py     stored records  ->  columns of the history
+    from_rows.py   columns of the history  ->  stored records
     compiled.py    compiles on first use, or takes machine code from the cache on disk
 
 Decides nothing: `codec.py` says what is allowed and names what is wrong. A kernel takes whole
@@ -12,6 +15,6 @@ batches as arrays of bytes, lets go of the interpreter's lock, makes no Python o
 hostile bytes with a negative number, never with a read or a write outside of its arrays.
 
 numba takes a kernel from the cache unless the kernel's *own* file has changed. So that a change of
-the first three files is never missed, the two files with kernels carry their checksum, and a test
-compares.
+what it uses is never missed, every file with kernels carries the checksum of the files that it
+imports, and a test compares.
 """

@@ -23,6 +23,7 @@ NAMES: Final = (
     "write_append",
     "scan_append",
 )
+HISTORY_NAMES: Final = ("scan_batches", "fill_columns", "plan_groups", "write_groups")
 
 
 # The sanctioned way to a bytes object whose content is still to be written.
@@ -37,9 +38,39 @@ def blank(size: int) -> tuple[bytes, Bytes]:
     return target, np.frombuffer(target, np.uint8)
 
 
-class Kernels:
-    """The kernels by name; the first use of one compiles it, for one signature and no other."""
+class _Lazy:
+    """Kernels by name; the first use of one compiles it, for one signature and no other."""
 
+    what: str
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.names():
+            raise AttributeError(name)
+        kernel = compile_kernel(name)
+        setattr(self, name, kernel)
+        return kernel
+
+    def warm(self, say: Callable[[str], None]) -> None:
+        """Make sure that every kernel is compiled; say so where that takes its time."""
+        names = self.names()
+        for number, name in enumerate(names, 1):
+            if name in vars(self):
+                continue
+            kernel: Any = getattr(self, name)
+            if kernel.stats.cache_hits:
+                continue
+            how_often = "once" if kernel.stats.cache_path else "at every start (no cache)"
+            say(f"compiling the {self.what}, {how_often}: {number} of {len(names)} done")
+
+
+class Kernels(_Lazy):
+    """The kernels of the record codec."""
+
+    what = "record codec"
     scan_append: Callable[[Bytes, Words, Words], int]
     write_append: Callable[[Bytes, Words, int, Bytes], int]
     cut_sequenced: Callable[
@@ -48,32 +79,35 @@ class Kernels:
     write_sequenced: Callable[[Bytes, int, int, Bytes, int, int, int, Bytes], int]
     metered_sizes: Callable[[Bytes, int, Sizes], int]
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in NAMES:
-            raise AttributeError(name)
-        kernel = compile_kernel(name)
-        setattr(self, name, kernel)
-        return kernel
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all."""
+        return NAMES
 
-    def warm(self, say: Callable[[str], None]) -> None:
-        """Make sure that every kernel is compiled; say so where that takes its time."""
-        for number, name in enumerate(NAMES, 1):
-            if name in vars(self):
-                continue
-            kernel: Any = getattr(self, name)
-            if kernel.stats.cache_hits:
-                continue
-            how_often = "once" if kernel.stats.cache_path else "at every start (no cache)"
-            say(f"compiling the record codec, {how_often}: {number} of {len(NAMES)} done")
+
+class HistoryKernels(_Lazy):
+    """The kernels of the history."""
+
+    what = "codec of the history"
+    scan_batches: Callable[[Bytes, Words, int, Bytes, Bytes, Bytes, Bytes, Words], int]
+    fill_columns: Callable[[Bytes, Words, int, Bytes, Bytes, Bytes, Bytes, Bytes, Bytes], int]
+    plan_groups: Callable[..., int]
+    write_groups: Callable[..., int]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all."""
+        return HISTORY_NAMES
 
 
 def compile_kernel(name: str) -> Any:
     """Return a kernel as machine code."""
     from numba import njit  # noqa: PLC0415  see the module
 
-    from bourn.layout.kernels import append, sequenced  # noqa: PLC0415  they import numba
+    # They import numba.
+    from bourn.layout.kernels import append, from_rows, sequenced, to_rows  # noqa: PLC0415
 
-    function, signature = (append.KERNELS | sequenced.KERNELS)[name]
+    function, signature = (
+        append.KERNELS | sequenced.KERNELS | to_rows.KERNELS | from_rows.KERNELS
+    )[name]
     try:
         return njit(signature, nogil=True, cache=True)(function)
     except (RuntimeError, OSError):

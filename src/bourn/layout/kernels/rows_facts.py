@@ -1,0 +1,53 @@
+"""What the kernels of the history and their callers say to each other. Plain numbers."""
+
+from typing import Final
+
+from bourn.layout.kernels.facts import RECORD_FAULTS
+
+# A row for every batch that becomes rows: where its payload lies, and how many records it has.
+BATCH_AT: Final = 0
+BATCH_BYTES: Final = 1
+BATCH_COUNT: Final = 2
+BATCH_WORDS: Final = 3
+
+# What a scan of batches sums up
+HEADER_SUM: Final = 0
+NAME_SUM: Final = 1
+VALUE_SUM: Final = 2
+BODY_SUM: Final = 3
+SUMS: Final = 4
+
+# The kinds of records, as the column's dictionary numbers them
+KIND_ENVELOPE: Final = 0
+KIND_COMMAND: Final = 1
+KIND_ENCRYPTED: Final = 2
+
+# A row for every batch that rows become
+GROUP_ROW: Final = 0  # the first
+GROUP_COUNT: Final = 1
+GROUP_METERED: Final = 2
+GROUP_HEADERS: Final = 3  # for encrypted records, as many as there can be
+GROUP_BYTES: Final = 4  # of the payload
+GROUP_FLAGS: Final = 5
+GROUP_WORDS: Final = 6
+
+FLAG_COMMANDS: Final = 1
+FLAG_STAMPS: Final = 2  # the timestamps differ
+
+# The associated bytes of encrypted records by algorithm: `sealed.py` draws them.
+NONCE_BYTES_1: Final = 32
+NONCE_BYTES_2: Final = 12
+
+# Faults, beside those of stored records
+NOT_NARROWEST: Final = 9
+BAD_ROW: Final = 10
+BAD_HEADERS: Final = 11
+OUT_OF_ORDER: Final = 12
+
+FAULTS: Final = {
+    **RECORD_FAULTS,
+    NOT_NARROWEST: "it is not in the form that writers choose",
+    BAD_ROW: "the row is no record",
+    BAD_HEADERS: "the headers are not those of its kind",
+    OUT_OF_ORDER: "the sequence numbers do not ascend",
+}

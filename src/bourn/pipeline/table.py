@@ -1,0 +1,163 @@
+"""Versions of the history's table: made once, create-only, by whoever comes first.
+
+A change names what must still be so when its version is made. Whoever loses the race for a number
+reads what won, looks whether that still holds, and takes the next number, or gives up.
+"""
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from bourn.bucket.delta_log import NO_TABLE, read_table
+from bourn.bucket.port import Bucket
+from bourn.bucket.retry import Backoff, Retry
+from bourn.clock import Clock
+from bourn.errors import BucketUnavailable, ObjectExists
+from bourn.layout.history.delta import (
+    COMMIT_ID,
+    HISTORY_PREFIX,
+    WAL_APP_ID,
+    Actions,
+    Add,
+    Remove,
+    TableState,
+    Txn,
+    delta_key,
+    encode_actions,
+)
+from bourn.layout.history.facts import first_actions
+from bourn.pipeline.place import Place
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS_UNSURE_MAX: Final = 20
+ENGINE: Final = "bourn"
+
+
+class Superseded(Exception):
+    """What the change was made for no longer holds: somebody else did it, or undid its ground."""
+
+
+class TableChange(NamedTuple):
+    """What a version shall do. `removes` must be live; the log must stand at `first_ordinal`."""
+
+    operation: str
+    adds: Sequence[Add] = ()
+    removes: Sequence[Remove] = ()
+    first_ordinal: int | None = None
+    end_ordinal: int | None = None  # where the log stands behind it
+
+    def fault(self, state: TableState) -> str:
+        """Say why it cannot be made on top of a version; nothing where it can."""
+        if self.first_ordinal is not None and state.end_ordinal != self.first_ordinal:
+            return f"the table has come from {self.first_ordinal} to {state.end_ordinal}"
+        gone = [remove.path for remove in self.removes if remove.path not in state.live]
+        return f"{gone[0]} is in the table no more" if gone else ""
+
+
+class HistoryTable:
+    """The table in one bucket, as last read."""
+
+    def __init__(self, bucket: Bucket, clock: Clock, rng: random.Random, retry: Retry) -> None:
+        self._bucket = bucket
+        self._clock = clock
+        self._rng = rng
+        self._retry = retry
+        self.state: TableState = NO_TABLE
+
+    async def refresh(self) -> TableState:
+        """Read what has come since."""
+        self.state = await self._retry(partial(read_table, self._bucket, self.state))
+        return self.state
+
+    async def create(self) -> TableState:
+        """Make the first version where there is none."""
+        if (await self.refresh()).version < 0:
+            table_id = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+            protocol, metadata = first_actions(table_id, self._clock.now_ms())
+            actions = Actions(
+                protocol=protocol, metadata=metadata, info=self._info("CREATE TABLE", {})
+            )
+            await self._put(0, encode_actions(actions))
+            await self.refresh()
+        return self.state
+
+    async def commit(self, change: TableChange) -> TableState:
+        """Make the change a version of the table; Superseded where its ground has gone.
+
+        Whatever happens in between, it becomes one version or none.
+        """
+        await self.create()
+        data = encode_actions(self._actions(change))
+        while True:
+            fault = change.fault(self.state)
+            if fault:
+                raise Superseded(fault)
+            version = self.state.version + 1
+            is_ours = await self._put(version, data)
+            await self.refresh()
+            if is_ours:
+                return self.state
+
+    def _actions(self, change: TableChange) -> Actions:
+        txns: tuple[Txn, ...] = ()
+        if change.end_ordinal is not None:
+            now_ms = self._clock.now_ms()
+            txns = (Txn(app_id=WAL_APP_ID, version=change.end_ordinal, last_updated=now_ms),)
+        figures = {
+            "numAddedFiles": str(len(change.adds)),
+            "numRemovedFiles": str(len(change.removes)),
+        }
+        return Actions(
+            adds=tuple(change.adds),
+            removes=tuple(change.removes),
+            txns=txns,
+            info=self._info(change.operation, figures),
+        )
+
+    def _info(self, operation: str, figures: dict[str, str]) -> dict[str, Any]:
+        return {
+            "timestamp": self._clock.now_ms(),
+            "operation": operation,
+            "operationParameters": {},
+            "operationMetrics": figures,
+            "engineInfo": ENGINE,
+            COMMIT_ID: f"{self._rng.getrandbits(128):032x}",
+        }
+
+    async def _put(self, version: int, data: bytes) -> bool:
+        """Create a version; False where it is somebody else's. `data` is like no other version's.
+
+        A put whose answer is lost is made again: it then finds itself, or somebody else.
+        """
+        key = delta_key(version)
+        backoff = Backoff(self._clock, self._rng)
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                await self._bucket.put_if_absent(key, data)
+            except ObjectExists:
+                return await self._retry(partial(self._bucket.get, key)) == data
+            except BucketUnavailable:
+                if attempts == ATTEMPTS_UNSURE_MAX:
+                    raise
+                await backoff.pause()
+            else:
+                return True
+
+
+async def checkpoint(place: Place) -> None:
+    """Write a checkpoint of the newest version, so that readers need not begin at the first."""
+    await asyncio.to_thread(_checkpoint, place)
+
+
+def _checkpoint(place: Place) -> None:
+    from deltalake import DeltaTable  # noqa: PLC0415  not everybody has it
+
+    uri = f"{place.uri}/{HISTORY_PREFIX.rstrip('/')}"
+    DeltaTable(uri, storage_options=place.storage_options or None).create_checkpoint()

@@ -1,0 +1,35 @@
+"""One Spark for all tests of a process: it takes ten seconds to start."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from bourn.pipeline.session import Spark
+from bourn.settings import PipelineSettings
+from tests.s3server import S3Server, moto_server
+
+S3_BUCKET = "pipeline"
+LOCAL = PipelineSettings(master="local[2]", checkpoint_versions=2)
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    with moto_server() as server:
+        server.make_bucket(S3_BUCKET)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark(moto: S3Server) -> Iterator[Spark]:
+    """Spark, with the credentials of the S3 server in its environment and nowhere else."""
+    before = dict(os.environ)
+    os.environ["AWS_ACCESS_KEY_ID"] = moto.access_key_id
+    os.environ["AWS_SECRET_ACCESS_KEY"] = moto.secret_access_key
+    running = Spark(LOCAL)
+    try:
+        yield running
+    finally:
+        running.close()
+        os.environ.clear()
+        os.environ.update(before)
