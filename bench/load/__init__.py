@@ -1,0 +1,1 @@
+"""Crowds and attacks at full size, against a server in a process of its own."""
