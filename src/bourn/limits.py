@@ -52,6 +52,7 @@ CONCURRENT_STREAMS_MAX: Final = 1000
 SEND_BUFFER_BYTES_MAX: Final = 2 * MIB
 HEAD_READ_SECS: Final = 30.0  # also how long an idle HTTP/1.1 connection is kept
 LINGER_SECS: Final = 1.0  # a client that still sends behind its answer is heard out so long
+GOAWAY_LAG_SECS: Final = 0.05  # for a client to read what was sent before it
 LINGER_BYTES_MAX: Final = 8 * MIB
 BACKLOG: Final = 4096
 JSON_INLINE_BYTES_MAX: Final = 64 * KIB  # a larger text is read, and written, beside the loop

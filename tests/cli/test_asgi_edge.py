@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.http.server import eventually
+
 BIN = Path(sys.executable).parent
 READY = re.compile(r"bourn is ready on (http://127\.0\.0\.1:\d+), data in (.*)")
 
@@ -83,3 +85,17 @@ def test_what_cannot_be_is_told_before_anything_begins(flags: list[str], line: s
         _, text = process.communicate(timeout=20)
         assert process.returncode == 2
         assert text.strip().endswith(line)
+
+
+@pytest.mark.slow
+def test_nothing_of_it_outlives_a_kill(tmp_path: Path) -> None:
+    bucket = str(tmp_path / "data")
+    command = [str(BIN / "bourn"), "serve", "--edge", "asgi", "--bucket", bucket]
+    with started([*command, "--port", "0"]) as process:
+        url = ready(process)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.kill()
+        process.wait(40)
+    eventually(lambda: not any(Path(f"/proc/{child}/fd").exists() for child in children))
+    with started([*command, "--port", url.rpartition(":")[2]]) as process:
+        assert ready(process) == url

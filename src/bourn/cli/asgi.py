@@ -17,13 +17,14 @@ from bourn.cli.failures import DONE, FAILED, Misused
 from bourn.cli.places import log_to_stderr
 from bourn.cli.serve import STOP_SECS, Plan, make_plan, opened_app, say_ready
 from bourn.clock import SystemClock
-from bourn.engine.process import tune_process
+from bourn.engine.process import end_with_parent, tune_process
 from bourn.http.app import App
 from bourn.http.asgi import AsgiApp
 from bourn.limits import (
     BACKLOG,
     CONCURRENT_STREAMS_MAX,
     CONNECTION_WINDOW_BYTES,
+    GOAWAY_LAG_SECS,
     HEAD_BYTES_MAX,
     HEAD_READ_SECS,
     SEND_BUFFER_BYTES_MAX,
@@ -62,6 +63,13 @@ def http_options(head_secs: float = HEAD_READ_SECS) -> dict[str, Any]:
 # The worker: the application, in a process of granian's
 
 
+def _loaded(settings: ServeSettings) -> AsgiApp:
+    end_with_parent()
+    application = make_application(settings)
+    _stop_behind(application)
+    return application
+
+
 def make_application(settings: ServeSettings) -> AsgiApp:
     """Return the application of these settings; its lifespan opens the bucket and the node."""
 
@@ -73,25 +81,32 @@ def make_application(settings: ServeSettings) -> AsgiApp:
             tune_process()
             yield found.app
 
-    made = AsgiApp(opened, stop_secs=STOP_SECS, on_serving=lambda: _heed(made))
-    return made
+    return AsgiApp(opened, stop_secs=STOP_SECS)
 
 
-def _heed(application: AsgiApp) -> None:
-    """Begin to stop at the signal itself: granian tells us when all clients have gone, at last.
+def _stop_behind(application: AsgiApp) -> None:
+    """Have granian hear of a signal only when the application has told its clients to go.
 
-    granian's own handler, which the loop calls, stays as it is.
+    It would say GOAWAY at once, which some clients take for the end of all that they are doing.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    loop = asyncio.get_running_loop()
+    from granian import _signals  # noqa: PLC0415  not everybody has it
+
+    usual = _signals.set_loop_signals
     stops: list[asyncio.Task[None]] = []
 
-    def begin() -> None:
-        stops.append(loop.create_task(application.stop()))
+    def set_loop_signals(loop: asyncio.AbstractEventLoop) -> Any:
+        told = usual(loop)  # type: ignore[no-untyped-call]  # untyped
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: loop.call_soon_threadsafe(begin))
+        def begin() -> None:
+            stop = loop.create_task(application.stop())
+            stop.add_done_callback(lambda _: loop.call_later(GOAWAY_LAG_SECS, told.set))
+            stops.append(stop)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, begin)
+        return told
+
+    _signals.set_loop_signals = set_loop_signals
 
 
 # The parent: granian itself
@@ -132,7 +147,7 @@ def run(plan: Plan) -> int:
         # A fork would take over the state of threads that it does not have.
         multiprocessing.set_start_method("spawn", force=True)
         try:
-            server.serve(target_loader=partial(make_application, settings), wrap_loader=False)
+            server.serve(target_loader=partial(_loaded, settings), wrap_loader=False)
         except SystemExit as end:
             return FAILED if end.code else DONE
     return DONE

@@ -3,8 +3,11 @@
 import ctypes
 import gc
 import logging
+import os
 import resource
+import signal
 import sys
+import threading
 from typing import Final
 
 log = logging.getLogger(__name__)
@@ -16,6 +19,8 @@ MMAP_THRESHOLD_BYTES: Final = 32 << 20  # the most that glibc takes
 TRIM_THRESHOLD_BYTES: Final = 128 << 20
 OPEN_FILES_MAX: Final = 1 << 20
 SWITCH_SECS: Final = 0.001
+PR_SET_PDEATHSIG: Final = 1
+PARENT_POLL_SECS: Final = 0.5
 
 
 def tune_process() -> None:
@@ -39,3 +44,20 @@ def tune_process() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
     except (OSError, AttributeError):
         log.debug("this C library has no mallopt")
+
+
+def end_with_parent() -> None:
+    """Die as soon as the parent has: a child that outlives it would keep its port, and serve."""
+    parent = os.getppid()
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        log.debug("this system does not tell a child of its parent's end")
+
+    def watch() -> None:  # where it is not told, and for a parent that was gone before it asked
+        pause = threading.Event()
+        while os.getppid() == parent:
+            pause.wait(PARENT_POLL_SECS)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="bourn-parent", daemon=True).start()

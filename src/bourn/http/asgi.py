@@ -162,7 +162,7 @@ class AsgiExchange:
 class AsgiApp:
     """The application: its lifespan opens the API and closes it, in the order that `stop` keeps.
 
-    `opened` opens the node and all that it needs. `on_serving` is called once it is open.
+    `opened` opens the node and all that it needs.
     """
 
     def __init__(
@@ -170,11 +170,9 @@ class AsgiApp:
         opened: Callable[[], AbstractAsyncContextManager[App]],
         *,
         stop_secs: float,
-        on_serving: Callable[[], None] = lambda: None,
     ) -> None:
         self._opened = opened
         self._stop_secs = stop_secs
-        self._on_serving = on_serving
         self._app: App | None = None
         self._stack = AsyncExitStack()
         self._calls: set[asyncio.Task[Any]] = set()
@@ -214,7 +212,6 @@ class AsgiApp:
         await receive()
         try:
             self._app = await self._stack.enter_async_context(self._opened())
-            self._on_serving()
         except Exception as error:  # noqa: BLE001  whatever it is, the server is told
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return

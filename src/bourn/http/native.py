@@ -24,6 +24,7 @@ from bourn.http.tuning import make_builder
 from bourn.limits import (
     BACKLOG,
     BACKLOG_PIECE_BYTES_MIN,
+    GOAWAY_LAG_SECS,
     HEAD_READ_SECS,
     HEADERS_MAX,
     KIB,
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 GONE: Final = (HTTPunkError, OSError)  # a reset reaches us as it is
 INPUT_TURN_SECS: Final = 0.002  # that one piece of input may take
 INPUT_PIECE_BYTES_MIN: Final = KIB
-GOAWAY_LAG_SECS: Final = 0.2  # for a client to read what was sent before
 
 
 class NativeExchange:
