@@ -24,6 +24,12 @@ _NUMBERS: Final = itertools.count()
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
+def token_header() -> dict[str, str]:
+    """The access token of the environment, where there is one."""
+    token = os.environ.get("S2_ACCESS_TOKEN")
+    return {"authorization": f"Bearer {token}"} if token else {}
+
+
 class Server(NamedTuple):
     """A server that runs."""
 
@@ -52,7 +58,7 @@ class Server(NamedTuple):
     def request(self, method: str, path: str, shape: Any = None) -> Any:
         """Make a request that must succeed."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=STOP_SECS_MAX)
-        headers = {"s2-basin": BASIN, "content-type": "application/json"}
+        headers = {"s2-basin": BASIN, "content-type": "application/json", **token_header()}
         try:
             connection.request(method, f"/v1{path}", orjson.dumps(shape), headers)
             answer = connection.getresponse()
@@ -87,9 +93,10 @@ class HttpCase(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def serving(bucket: str, directory: Path) -> Iterator[Server]:
+def serving(bucket: str, directory: Path, *more: str) -> Iterator[Server]:
     """A server in memory, or on the disk that holds the directory."""
-    flags = ["--memory"] if bucket == "memory" else ["--bucket", str(directory / "data")]
+    where = ["--memory"] if bucket == "memory" else ["--bucket", str(directory / "data")]
+    flags = [*where, *more]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("BOURN_")}
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(

@@ -14,7 +14,7 @@ import uvloop
 
 from bench.engine.case import Budget, Figures, latency_figures
 from bench.engine.target import append_message
-from bench.http.server import BASIN, HttpCase, Server
+from bench.http.server import BASIN, HttpCase, Server, token_header
 
 JSON: Final = "application/json"
 PROTOBUF: Final = "application/protobuf"
@@ -46,9 +46,10 @@ def measure(server: Server, media: str, connections: int, seconds: float) -> Fig
     body = b'{"records":[{"body":"%b"}]}' % (b"x" * BODY_BYTES)
     if media == PROTOBUF:
         body = append_message(1, BODY_BYTES)
+    token = "".join(f"{name}: {value}\r\n" for name, value in token_header().items())
     with server.stream() as path:
         request = (
-            f"POST /v1{path} HTTP/1.1\r\nhost: bench\r\ns2-basin: {BASIN}\r\n"
+            f"POST /v1{path} HTTP/1.1\r\nhost: bench\r\ns2-basin: {BASIN}\r\n{token}"
             f"content-type: {media}\r\naccept: {media}\r\ncontent-length: {len(body)}\r\n\r\n"
         ).encode() + body
         cpu, client = server.cpu_secs(), time.process_time()
