@@ -27,13 +27,17 @@ from bourn.layout.records import (
     stored_commands,
 )
 from bourn.layout.sealed import SealedStream, cut_sealed, seal, unseal
-from bourn.limits import SEALED_RECORD_OVERHEAD_BYTES_MAX
+from bourn.limits import BATCH_METERED_BYTES_MAX, SEALED_RECORD_OVERHEAD_BYTES_MAX
 from bourn.model.config import Cipher
-from bourn.model.record import Record, fence_record, trim_record
+from bourn.model.record import Record, fence_record, metered_bytes, trim_record
 from tests.layout.record_samples import GOLDEN, GOLDEN_BATCH, records, small_records
 
 KEY = bytes(range(32))
-batches = st.lists(records, min_size=1, max_size=6)
+batches = st.lists(records, min_size=1, max_size=6).filter(
+    lambda items: (
+        sum(metered_bytes(item.headers, item.body) for item in items) <= BATCH_METERED_BYTES_MAX
+    )
+)
 small_batches = st.lists(small_records, min_size=1, max_size=9)
 ciphers = st.sampled_from(Cipher)
 
