@@ -8,7 +8,7 @@ import pytest
 from tests.compat import declared, install
 from tests.compat.driver import Driver
 from tests.compat.scenarios import COMPRESSIONS, SCENARIOS, Scenario
-from tests.compat.server import Place
+from tests.compat.server import EDGE, Place
 
 HERE = Path(__file__).parent
 SDKS = [pytest.param(sdk, marks=pytest.mark.xdist_group(sdk)) for sdk in ("python", "typescript")]
@@ -35,9 +35,19 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("scenario", "compression"), list(cases()))
-def test_scenario(place: Place, driver: Driver, scenario: Scenario, compression: str) -> None:
+def test_scenario(
+    request: pytest.FixtureRequest,
+    place: Place,
+    driver: Driver,
+    scenario: Scenario,
+    compression: str,
+) -> None:
     if scenario.is_durable and not place.is_durable:
         pytest.skip("what is in memory does not outlive its server")
+    if EDGE == "asgi" and "python" in request.node.name and "stop_without" in scenario.name:
+        pytest.skip(
+            "granian says GOAWAY to a request under way; this SDK then cannot tell its fate"
+        )
     error = driver.run(scenario.name, compression)
     assert error is None, error
 
