@@ -9,6 +9,7 @@ from bourn.errors import BadHeader
 from bourn.limits import U64_MAX
 from bourn.model.record import AppendAck, Record, SequencedRecord, StreamPosition
 from bourn.wire.json import (
+    DUMP_BYTES,
     Format,
     encode_append_ack,
     encode_error,
@@ -157,3 +158,16 @@ def test_json_text_never_holds_a_raw_line_break(body: str, token: str) -> None:
     ):
         assert b"\n" not in text
         assert b"\r" not in text
+
+
+@pytest.mark.parametrize("tail", [None, StreamPosition(9, 8)])
+@pytest.mark.parametrize("sizes", [(), (0,), (DUMP_BYTES,), (DUMP_BYTES - 1, 1, 0), (40_000,) * 9])
+def test_a_batch_that_is_written_in_parts_is_the_text_of_one_that_is_not(sizes, tail):
+    records = [SequencedRecord(n, n, b"x" * size, ()) for n, size in enumerate(sizes)]
+    items = [
+        {"seq_num": record.seq_num, "timestamp": record.timestamp}
+        | ({"body": record.body.decode()} if record.body else {})
+        for record in records
+    ]
+    whole = {"records": items} | ({} if tail is None else {"tail": tail._asdict()})
+    assert encode_read_batch(records, tail, RAW) == compact(whole)
