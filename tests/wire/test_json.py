@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bourn.errors import BadHeader
-from bourn.limits import U64_MAX
+from bourn.limits import JSON_DUMP_BYTES, U64_MAX
 from bourn.model.record import AppendAck, Record, SequencedRecord, StreamPosition
 from bourn.wire.json import (
-    DUMP_BYTES,
     Format,
     encode_append_ack,
     encode_error,
@@ -161,7 +160,9 @@ def test_json_text_never_holds_a_raw_line_break(body: str, token: str) -> None:
 
 
 @pytest.mark.parametrize("tail", [None, StreamPosition(9, 8)])
-@pytest.mark.parametrize("sizes", [(), (0,), (DUMP_BYTES,), (DUMP_BYTES - 1, 1, 0), (40_000,) * 9])
+@pytest.mark.parametrize(
+    "sizes", [(), (0,), (JSON_DUMP_BYTES,), (JSON_DUMP_BYTES - 1, 1, 0), (40_000,) * 9]
+)
 def test_a_batch_that_is_written_in_parts_is_the_text_of_one_that_is_not(sizes, tail):
     records = [SequencedRecord(n, n, b"x" * size, ()) for n, size in enumerate(sizes)]
     items = [

@@ -3,10 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Any, Final
-
-import msgspec
 
 from bourn.clock import Clock
 from bourn.engine.node import Node, NodeState
@@ -22,7 +19,7 @@ from bourn.http.draining import Draining
 from bourn.http.events import Events
 from bourn.http.exchange import ClientGone, Exchange, while_present
 from bourn.http.media import Media
-from bourn.http.openapi import document
+from bourn.http.openapi import encoded_document
 from bourn.http.operations import OPERATIONS
 from bourn.http.problems import problem_of
 from bourn.http.request import Request, client_of
@@ -226,4 +223,4 @@ class App:
         await request.exchange.respond(200, [PROMETHEUS], self.telemetry.render())
 
     async def _openapi(self, request: Request) -> None:
-        await request.answer(200, msgspec.json.encode(document(version("bourn"))))
+        await request.answer(200, encoded_document())

@@ -27,6 +27,8 @@ from bourn.limits import (
     GOAWAY_LAG_SECS,
     HEAD_READ_SECS,
     HEADERS_MAX,
+    INPUT_PIECE_BYTES_MIN,
+    INPUT_TURN_SECS,
     KIB,
     LINGER_BYTES_MAX,
     LINGER_SECS,
@@ -35,8 +37,6 @@ from bourn.limits import (
 log = logging.getLogger(__name__)
 
 GONE: Final = (HTTPunkError, OSError)  # a reset reaches us as it is
-INPUT_TURN_SECS: Final = 0.002  # that one piece of input may take
-INPUT_PIECE_BYTES_MIN: Final = KIB
 
 
 class NativeExchange:

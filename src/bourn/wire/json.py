@@ -21,6 +21,7 @@ from typing import Any, Final
 import orjson
 
 from bourn.errors import BadHeader
+from bourn.limits import JSON_DUMP_BYTES
 from bourn.model.record import AppendAck, SequencedRecord, StreamPosition
 
 
@@ -30,8 +31,6 @@ class Format(enum.Enum):
     RAW = "raw"
     BASE64 = "base64"
 
-
-DUMP_BYTES: Final = 64 * 1024
 
 _FORMATS: Final = {
     "raw": Format.RAW,
@@ -89,7 +88,7 @@ def encode_read_batch(
             item["body"] = text(body)
         items.append(item)
         size_bytes += len(body)
-        if size_bytes >= DUMP_BYTES:  # other threads may run between two dumps, not within one
+        if size_bytes >= JSON_DUMP_BYTES:
             parts.append(orjson.dumps(items)[1:-1])
             items, size_bytes = [], 0
     if items:

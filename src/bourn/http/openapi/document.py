@@ -1,7 +1,11 @@
 """The document: every route and method with what it takes and every answer that it can give."""
 
 from collections import defaultdict
+from functools import cache
+from importlib.metadata import version
 from typing import Any, Final
+
+import msgspec
 
 from bourn.http.openapi import parameters as p
 from bourn.http.openapi.schemas import LOCATION_NAME, SCHEMAS, Schema, nullable, ref
@@ -34,13 +38,18 @@ _BASIN_SETS: Final = "storage append-ops read-ops read-throughput append-through
 _ACCOUNT_SETS: Final = "active-basins account-ops estimated-billable-usage"
 
 
-def document(version: str) -> dict[str, Any]:
-    """Return the OpenAPI document."""
+@cache
+def encoded_document() -> bytes:
+    """Return the OpenAPI document as JSON; it is made when it is first asked for."""
+    return msgspec.json.encode(_document(version("bourn")))
+
+
+def _document(of_version: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Bourn",
-            "version": version,
+            "version": of_version,
             "summary": "Durable streams: the S2 API.",
             "license": {"name": "MIT", "identifier": "MIT"},
         },
