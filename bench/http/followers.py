@@ -76,7 +76,7 @@ async def _measure(server: Server, path: str, followers: int, events: int) -> Fi
                     lambda: Follower(request, latencies), "127.0.0.1", server.port
                 )
             )[1]
-            for _ in range(OPEN_AT_ONCE)
+            for _ in range(min(OPEN_AT_ONCE, followers))
         ]
         await asyncio.gather(*(follower.opened for follower in made))
         open_ones += made

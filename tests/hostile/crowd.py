@@ -83,6 +83,7 @@ class Session:
         self._is_h1 = is_h1
         self._buffer = b""
         self._sent_at: float | None = None
+        self._again: tuple[bytes, float] | None = None
         self.send: Callable[[bytes], None] = lambda _: None
 
     def append(self, message: bytes) -> None:
@@ -91,6 +92,11 @@ class Session:
             return
         self._sent_at = CLOCK.monotonic()
         self.send((len(message) + 1).to_bytes(3, "big") + b"\0" + message)
+
+    def repeat(self, message: bytes, until_s: float) -> None:
+        """Append the same again and again, each behind the ack of the one before, until then."""
+        self._again = (message, until_s)
+        self.append(message)
 
     @property
     def is_idle(self) -> bool:
@@ -109,6 +115,8 @@ class Session:
             self._notes.acks += 1
             self._notes.delays.append(CLOCK.monotonic() - self._sent_at)
             self._sent_at = None
+            if self._again is not None and CLOCK.monotonic() < self._again[1]:
+                self.append(self._again[0])
 
 
 def message_of(body: bytes) -> bytes:

@@ -1,0 +1,280 @@
+"""The workloads. Each gives its figures; which of them are compared stands beside it."""
+
+import asyncio
+import resource
+import time
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import uvloop
+
+from bench.engine.case import Figures, latency_figures
+from bench.engine.target import append_message
+from bench.http import benches, followers
+from bench.http.server import BASIN, Server
+from bench.http.unary import JSON, PROTOBUF, Asker
+from tests.hostile.crowd import open_sessions, until
+
+RECORD_BYTES: Final = 256
+REPLAY_RECORDS: Final = 200
+REPLAY_BODY: Final = 1024
+SESSIONS: Final = 500
+CONNECT_AT_ONCE: Final = 100
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """A figure of a workload that makes a row."""
+
+    figure: str
+    name: str
+    more_is_better: bool = False
+    goal: float = 1.0
+
+
+class Load(msgspec.Struct, frozen=True):
+    """One workload."""
+
+    group: str
+    name: str
+    work: Callable[..., Figures]
+    arguments: dict[str, Any]
+    compared: tuple[Compared, ...]
+
+
+def _bench(goal: float) -> tuple[Compared, ...]:
+    return (
+        Compared("write_mib_per_s", "write MiB/s", more_is_better=True, goal=goal),
+        Compared("e2e_p50_ms", "end-to-end p50 ms"),
+        Compared("e2e_p99_ms", "end-to-end p99 ms"),
+        Compared("catchup_mib_per_s", "catch-up MiB/s", more_is_better=True, goal=2.0),
+        Compared("peak_mb", "peak memory MB", goal=2.0),
+    )
+
+
+RATES: Final = (
+    Compared("requests_per_s", "ops/s", more_is_better=True),
+    Compared("p50_ms", "p50 ms"),
+    Compared("p99_ms", "p99 ms"),
+)
+
+
+def loads(seconds: float, long_seconds: float) -> list[Load]:
+    """All of them, in the order of the issue's letters."""
+    found = [
+        Load(
+            "bench",
+            f"s2 bench, {name}, full speed",
+            benches.measure,
+            {"tool": "s2 bench", "size": size, "rate": benches.FULL_SPEED, "seconds": seconds},
+            _bench(goal),
+        )
+        for name, size, goal in (("8 KiB", 8192, 2.0), ("1 KiB", 1024, 1.0), ("256 B", 256, 2.0))
+    ]
+    found.append(
+        Load(
+            "ack",
+            "s2 bench, 8 KiB, 1 MiB/s",
+            benches.measure,
+            {"tool": "s2 bench", "size": 8192, "rate": "1", "seconds": seconds},
+            (
+                Compared("ack_p50_ms", "ack p50 ms", goal=2.0),
+                Compared("ack_p99_ms", "ack p99 ms"),
+            ),
+        )
+    )
+    found += [
+        Load(
+            "streams",
+            f"{streams:,} streams, a writer each, {RECORD_BYTES} B",
+            writers,
+            {"streams": streams, "seconds": long_seconds},
+            tuple(msgspec.structs.replace(one, goal=2.0) for one in RATES)
+            if streams == 2000
+            else RATES,
+        )
+        for streams in (100, 500, 2000)
+    ]
+    found += [
+        Load(
+            "followers",
+            f"{count:,} SSE followers, {followers.EVENTS_PER_S} events/s",
+            followers.measure,
+            {"followers": count, "seconds": seconds},
+            (Compared("p50_ms", "delivery p50 ms"), Compared("p99_ms", "delivery p99 ms")),
+        )
+        for count in (50, 200, 1000)
+    ]
+    found += [
+        Load(
+            "replay",
+            f"{clients:,} clients read {REPLAY_RECORDS} x 1 KiB at once",
+            replay,
+            {"clients": clients},
+            (Compared("p99_ms", "p99 ms"), Compared("p50_ms", "p50 ms")),
+        )
+        for clients in (100, 500, 1000)
+    ]
+    for what, work in (("append", unary_append), ("read", unary_read)):
+        for media_name, media in (("JSON", JSON), ("protobuf", PROTOBUF)):
+            for connections in (1, 64):
+                shown = "1 connection" if connections == 1 else f"{connections} connections"
+                found.append(
+                    Load(
+                        "unary",
+                        f"unary {what}, {media_name}, {shown}",
+                        work,
+                        {"media": media, "connections": connections, "seconds": seconds},
+                        RATES[:1],
+                    )
+                )
+    found.append(
+        Load(
+            "sessions",
+            f"{SESSIONS} append sessions on {SESSIONS} streams",
+            sessions,
+            {"seconds": seconds},
+            RATES,
+        )
+    )
+    return found
+
+
+def writers(server: Server, streams: int, seconds: float) -> Figures:
+    """One writer a stream, each behind its own ack."""
+    _raise_files()
+    body = b'{"records":[{"body":"%b"}]}' % (b"x" * (RECORD_BYTES - 8))
+    paths = [f"/streams/w-{number}" for number in range(streams)]
+    for path in paths:
+        server.request("PUT", path, {})
+    requests = [_request("POST", f"{path}/records", JSON, body) for path in paths]
+    return _asked(server, requests, seconds)
+
+
+def unary_append(server: Server, media: str, connections: int, seconds: float) -> Figures:
+    """One record of 256 B with every request, all to one stream."""
+    body = b'{"records":[{"body":"%b"}]}' % (b"x" * (RECORD_BYTES - 8))
+    if media == PROTOBUF:
+        body = append_message(1, RECORD_BYTES - 8)
+    with server.stream() as path:
+        return _asked(server, [_request("POST", path, media, body)] * connections, seconds)
+
+
+def unary_read(server: Server, media: str, connections: int, seconds: float) -> Figures:
+    """Ten records of 256 B with every request, all of one stream."""
+    shape = {"records": [{"body": "x" * (RECORD_BYTES - 8)}] * 10}
+    with server.stream() as path:
+        server.request("POST", path, shape)
+        request = _request("GET", f"{path}?seq_num=0&count=10", media, b"")
+        return _asked(server, [request] * connections, seconds)
+
+
+def replay(server: Server, clients: int) -> Figures:
+    """Every client reads a stream of its own, all at once, each on a connection of its own."""
+    _raise_files()
+    shape = {"records": [{"body": "x" * REPLAY_BODY}] * REPLAY_RECORDS}
+    requests = []
+    for number in range(clients):
+        path = f"/streams/r-{number}"
+        server.request("PUT", path, {})
+        server.request("POST", f"{path}/records", shape)
+        query = f"?seq_num=0&count={REPLAY_RECORDS}"
+        requests.append(_request("GET", f"{path}/records{query}", JSON, b""))
+    return _asked(server, requests, 0.0)
+
+
+def sessions(server: Server, seconds: float) -> Figures:
+    """Append sessions, half of them on each version of HTTP, each behind its own ack."""
+    _raise_files()
+    streams = [f"t-{number}" for number in range(SESSIONS)]
+    for stream in streams:
+        server.request("PUT", f"/streams/{stream}", {})
+    cpu, client = server.cpu_secs(), time.process_time()
+    took, delays = uvloop.run(_sessions(server.port, streams, seconds))
+    cpu, client = server.cpu_secs() - cpu, time.process_time() - client
+    return {
+        "requests_per_s": len(delays) / took,
+        **latency_figures(delays),
+        "server_cpu_s": cpu,
+        "client_cpu_s": client,
+        "seconds": took,
+    }
+
+
+async def _sessions(port: int, streams: list[str], seconds: float) -> tuple[float, list[float]]:
+    notes, opened = await open_sessions(port, BASIN, streams, SESSIONS)
+    message = append_message(1, RECORD_BYTES - 8)
+    began = time.perf_counter()
+    for session in opened:
+        session.repeat(message, began + seconds)
+    await until(lambda: all(session.is_idle for session in opened) or bool(notes.errors), 120.0)
+    took = time.perf_counter() - began
+    await notes.close()
+    if notes.errors:
+        raise RuntimeError(notes.errors[0])
+    return took, notes.delays
+
+
+def _request(method: str, path: str, media: str, body: bytes) -> bytes:
+    kind = f"content-type: {media}\r\ncontent-length: {len(body)}\r\n" if body else ""
+    return (
+        f"{method} /v1{path} HTTP/1.1\r\nhost: bench\r\ns2-basin: {BASIN}\r\n"
+        f"accept: {media}\r\n{kind}\r\n"
+    ).encode() + body
+
+
+def _asked(server: Server, requests: list[bytes], seconds: float) -> Figures:
+    cpu, client = server.cpu_secs(), time.process_time()
+    took, latencies = uvloop.run(_ask(server.port, requests, seconds))
+    cpu, client = server.cpu_secs() - cpu, time.process_time() - client
+    return {
+        "requests_per_s": len(latencies) / took,
+        **latency_figures(latencies),
+        "server_cpu_us_per_request": cpu / len(latencies) * 1e6,
+        "server_cpu_s": cpu,
+        "client_cpu_s": client,
+        "seconds": took,
+    }
+
+
+async def _ask(port: int, requests: list[bytes], seconds: float) -> tuple[float, "array[float]"]:
+    """Connect all, then let each ask again and again, at least once."""
+    loop = asyncio.get_running_loop()
+    latencies = array("d")
+    idle: list[Waiting] = []
+    for start in range(0, len(requests), CONNECT_AT_ONCE):
+        made = await asyncio.gather(
+            *(
+                loop.create_connection(partial(Waiting, request, latencies), "127.0.0.1", port)
+                for request in requests[start : start + CONNECT_AT_ONCE]
+            )
+        )
+        idle += [asker for _, asker in made]
+    began = time.perf_counter()
+    for asker in idle:
+        asker.begin(began + seconds)
+    await asyncio.gather(*(asker.ended for asker in idle))
+    return time.perf_counter() - began, latencies
+
+
+class Waiting(Asker):
+    """A connection that asks when it is told to."""
+
+    def __init__(self, request: bytes, latencies: "array[float]") -> None:
+        super().__init__(request, 0.0, latencies)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait."""
+        self._transport = transport
+
+    def begin(self, until_s: float) -> None:
+        """Ask, again and again until then."""
+        self._until = until_s
+        self._ask()
+
+
+def _raise_files() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
