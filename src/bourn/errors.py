@@ -99,6 +99,12 @@ class BadName(RequestError):
     code = "invalid"
 
 
+class BadAddress(RequestError, ValueError):
+    """A URL is no endpoint; nothing was asked for."""
+
+    code = "invalid"
+
+
 class Unauthenticated(RequestError):
     """No token, or none that is known and in force."""
 

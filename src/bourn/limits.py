@@ -36,6 +36,7 @@ FRAME_LENGTH_MAX: Final = 2 * MIB  # flag byte + payload
 FRAME_PAYLOAD_BYTES_MAX: Final = FRAME_LENGTH_MAX - 1
 FRAME_COMPRESSION_THRESHOLD_BYTES: Final = 1024
 UNARY_BODY_BYTES_MAX: Final = 2 * MIB
+CONDITIONS_BYTES_MAX: Final = 64  # of an append: a number, and a token with its length
 ZSTD_WINDOW_BYTES_MAX: Final = 8 * MIB  # what RFC 9659 allows an HTTP sender to ask of us
 DECOMPRESSION_CHUNK_BYTES: Final = 128 * KIB
 READ_WAIT_SECS_MAX: Final = 60
@@ -53,13 +54,26 @@ SEND_BUFFER_BYTES_MAX: Final = 2 * MIB
 HEAD_READ_SECS: Final = 30.0  # also how long an idle HTTP/1.1 connection is kept
 LINGER_SECS: Final = 1.0  # a client that still sends behind its answer is heard out so long
 INPUT_TURN_SECS: Final = 0.002  # that one piece of HTTP/2 input may take
+INPUT_HEAVY_SECS: Final = 0.001  # who has cost more takes turns with others of that kind
 INPUT_PIECE_BYTES_MIN: Final = KIB
+INPUT_REQUESTS_MAX: Final = 16  # that one piece of HTTP/2 input should begin
 GOAWAY_LAG_SECS: Final = 0.05  # for a client to read what was sent before it
 LINGER_BYTES_MAX: Final = 8 * MIB
 BACKLOG: Final = 4096
+ACCEPTED_MAX: Final = 32  # connections taken in by one turn of the loop
+ACCEPTED_DEAD_MAX: Final = 512  # and those that their clients had reset before
+ACCEPT_PAUSE_SECS: Final = 1.0  # when there is no file left for another one
+QUICK_HEAD_BYTES_MAX: Final = 2 * KIB  # of a request that goes the quick way
+QUICK_BODY_BYTES_MAX: Final = 64 * KIB
+QUICK_HEADS_KEPT: Final = 8  # of a connection
+QUICK_IDLE_SECS: Final = 1.0  # a connection at rest goes the ordinary way, where its time runs
 JSON_INLINE_BYTES_MAX: Final = 64 * KIB  # a larger text is read, and written, beside the loop
 JSON_DUMP_BYTES: Final = 64 * KIB  # written at once; other threads may run between two
+JSON_DEPTH_MAX: Final = 1024
+JSON_VALUES_AT_ONCE_MAX: Final = 40_000  # made objects of in one call, which holds the interpreter
+JSON_PIECE_BYTES: Final = 64 * KIB  # of an array that has more
 BACKLOG_PIECE_BYTES_MIN: Final = 16 * KIB  # of an answer; smaller ones are not worth counting
+PUSHED_BYTES_MAX: Final = 8 * KIB  # metered, of a batch that followers are sent without a wait
 BACKLOG_BYTES_MAX: Final = 256 * MIB  # of answers that clients do not take, over all of them
 BACKLOG_STALL_SECS: Final = 1.0  # nobody is cut off sooner
 CONTROL_BODY_BYTES_MAX: Final = 64 * KIB  # names and configs: none of them can be so large
@@ -104,6 +118,13 @@ HISTORY_CHUNK_BYTES: Final = 16 * MIB  # stored records that become columns at o
 HISTORY_ROW_GROUP_BYTES_MIN: Final = 512 * KIB  # from here on, a row group ends with its stream
 HISTORY_ROW_GROUP_BYTES_MAX: Final = MIB  # beyond: only where one record is larger
 HISTORY_ROW_BYTES: Final = 24  # what a row counts for beside its metered size
+HISTORY_SPANS_KEPT: Final = 1 << 16  # a stream's places in a segment; some 200 bytes each
+HISTORY_POLL_SECS_LOCAL: Final = 1.0
+HISTORY_POLL_SECS_REMOTE: Final = 5.0
+HISTORY_COUNT_SECS: Final = 60.0  # from one count of what the table holds of each basin to the next
+HISTORY_GROUPS_BYTES: Final = 16 * MIB  # decoded row groups that small streams share
+DECODED_INLINE_BYTES_MAX: Final = 16 * KIB  # a hop to a thread costs more than decoding these
+HISTORY_INDEX_FETCHES: Final = 8  # sidecars that are fetched and decoded at once
 HISTORY_ARRIVAL_MS_MAX: Final = (2**63 - 1) // 1000  # the table counts microseconds
 
 # Memory
@@ -137,11 +158,89 @@ TIER_RUN_BYTES_MIN: Final = 4 * MIB  # where there is less of it, fewer tasks
 TIER_ROUND_BYTES: Final = 1024 * MIB  # of log in one version of the table
 TIER_ROUND_COMMITS: Final = 1 << 16
 TIER_FETCHES: Final = 8  # commits that a task fetches at once
+MERGE_PART_BYTES: Final = 64 * MIB  # of rows for one task, which holds about four times that
+MERGE_PART_BYTES_MIN: Final = 8 * MIB  # where there is less of it, fewer tasks
+MERGE_PIECE_BYTES: Final = 2 * MIB  # of rows that go through the shuffle as one value
+MERGE_CLASS_BYTES_MIN: Final = 4 * MIB  # of rows that expire together: less gets no file of its own
+MERGE_SMALL_BYTES: Final = 4 * MIB  # of rows: less than this does not stand alone
+MERGE_BYTES_MAX: Final = 8 * 1024 * MIB  # of rows that are merged at once
+MERGE_GENERATIONS_MAX: Final = 64
+RETAIN_ROUND_BYTES: Final = 1024 * MIB  # of rows that one version of the table rewrites
+RETAIN_DEAD_SHARE_MAX: Final = 0.1  # of what is live: more makes files be rewritten
+RETAIN_DEAD_SHARE_AIM: Final = 0.02  # until so little is left
+RETAIN_SETTLED_SECS: Final = 86_400.0  # a file with dead rows is rewritten at the latest after this
+RETAIN_SKEW_SECS: Final = 1  # between the clocks of the server and of the pipeline
+INDEX_FETCHES: Final = 8  # sidecars that the driver fetches at once
+VACUUM_REQUESTS: Final = 16  # side by side
 CATALOG_FETCHES: Final = 32  # beginnings of commits that the driver fetches at once
 PIPELINE_REPORTS_KEPT: Final = 100
+EXPORT_PART_BYTES: Final = 32 * MIB  # of records in one part; its task holds about four times that
+EXPORT_PART_BYTES_MIN: Final = 4 * MIB  # where there is less, fewer tasks
+IMPORT_CHUNK_BYTES: Final = 32 * MIB  # of records that are on their way at once, a source
+IMPORT_FETCH_BYTES: Final = 16 * MIB  # of an object that are fetched at once
+IMPORT_READ_ROWS_MAX: Final = 65_536  # that are read at once
+IMPORT_LINE_BYTES_MAX: Final = 8 * MIB  # of JSON, which may be six times as long as what it says
+IMPORT_STREAMS: Final = 8  # that are appended to at once
+REPLAY_STREAMS_PACED: Final = 256  # that are replayed at once, where each waits for its time
+EXPORT_FETCHES: Final = 16  # objects that an export fetches at once, a process
+METER_CLOSED_AFTER_SECS: Final = 900  # a period is written so long behind its end
+METER_MINUTES_KEPT_DAYS: Final = 35  # in the usage table: of basins; then their hours stay,
+METER_HOURS_KEPT_DAYS: Final = 400  # then their days, for ever
+METER_STREAM_MINUTES_KEPT_DAYS: Final = 7
+METER_STREAM_HOURS_KEPT_DAYS: Final = 62
+METER_FILES_JOINED: Final = 8  # small files of a kind that become one
+METER_FILE_BYTES_SMALL: Final = 4 * MIB
+METER_FILE_ROWS: Final = 1 << 20  # of a file that a task writes
+METER_VERSIONS_KEPT: Final = 100  # of the usage table's log below its newest checkpoint
+USAGE_TABLE_CACHE_BYTES: Final = 32 * MIB  # of its files that the server keeps as columns
+AUDIT_FINDINGS_MAX: Final = 1_000  # told of one audit, and of one of its tasks; the rest is counted
+AUDIT_WINDOW_BYTES: Final = 8 * MIB  # of a segment that a task of an audit holds at once
+AUDIT_PIECES_MAX: Final = 10_000  # parts of the log that are in the history in part, compared
+AUDIT_SHARD_FACTS: Final = 1 << 20  # ranges of streams that one task puts together
 PIPELINE_LOG_TAIL_BYTES: Final = 64 * KIB  # of Spark's own log, where it fails
 
+# The pipeline as a child of the server
+
+PIPELINE_POLL_SECS: Final = 1.0  # between two looks at what waits, which cost nothing
+PIPELINE_GRACE_SECS: Final = 10.0  # behind a start of the server, which goes first
+PIPELINE_IDLE_SECS: Final = 120.0  # without work: its process goes, and more than 1 GB with it
+PIPELINE_UPKEEP_SECS: Final = 3600.0  # a run at the latest: data expires where nothing is appended
+PIPELINE_RESTART_SECS_MIN: Final = 1.0
+PIPELINE_RESTART_SECS_MAX: Final = 300.0
+PIPELINE_BEAT_SECS: Final = 5.0  # how often it tells that it works
+PIPELINE_SILENCE_SECS: Final = 60.0  # without a word for so long, it does not
+PIPELINE_STOP_SECS: Final = 6.0  # for its own end, before it is killed
+PIPELINE_LINE_BYTES_MAX: Final = 256 * KIB  # of what it says
+
+# Clients
+CLIENT_CONNECT_SECS_MAX: Final = 5.0
+CLIENT_CALL_SECS_MAX: Final = 30.0
+CLIENT_SILENCE_SECS_MAX: Final = 20.0  # of a session, which says something every 15 s at the latest
+CLIENT_IDLE_SECS_MAX: Final = 5.0  # a server may close a connection that has been idle for longer
+CLIENT_MOVE_SECS_MIN: Final = 60.0  # between two moves that a server asks for
+CLIENT_ANSWER_BYTES_MAX: Final = 16 * MIB
+CLIENT_RECEIVE_BYTES: Final = 256 * KIB
+CLIENT_INFLIGHT_BYTES: Final = 5 * MIB  # of an append session, as S2's own clients have it
+CLIENT_BATCH_ROWS: Final = 10_000  # of Arrow; from here on, or from so many bytes,
+CLIENT_BATCH_BYTES: Final = 4 * MIB  # what has come is handed out
+SOURCE_RETRY_SECS: Final = 60.0  # of the connector: how long a read tries again without success
+SOURCE_RETRY_SECS_MAX: Final = 86_400.0
+SOURCE_PARTITION_RECORDS: Final = 250_000  # for one task of the connector, unless it is told
+SOURCE_PARTITIONS_MAX: Final = 100_000
+SOURCE_LOOKS_AT_ONCE: Final = 8  # streams that the connector asks for their tails, side by side
+
 # Housekeeping
+
+# The connector's sink
+SINK_PART_BYTES: Final = 16 * MIB  # of rows that a task gathers before it stages them
+SINK_INLINE_BYTES_MAX: Final = 64 * KIB  # of a task's rows that need no object of their own
+SINK_MANIFEST_INLINE_BYTES_MAX: Final = MIB  # of rows in a manifest; more become an object
+SINK_STREAMS_AT_ONCE: Final = 8  # that the driver appends to side by side
+SINK_ROWS_DIGITS_MAX: Final = 12  # of the number of rows that a batch has for one stream
+SINK_MARKER_NAME_BYTES_MAX: Final = 64
+SINK_WRITER_CHARS_MAX: Final = 64
+SINK_RETRY_SECS: Final = 60.0  # without any progress, before a batch fails
+SINK_RETRY_SECS_MAX: Final = 86_400.0
 
 # Buckets
 OBJECT_KEY_BYTES_MAX: Final = 768
@@ -161,6 +260,7 @@ assert BATCH_METERED_BYTES_MAX <= READ_BATCH_METERED_BYTES_MAX, "a full batch mu
 assert BATCH_RECORDS_MAX <= READ_BATCH_RECORDS_MAX, "a full batch must be readable"
 assert RECORD_METERED_BYTES_MAX <= BATCH_METERED_BYTES_MAX, "a full record must fit a batch"
 assert 2 * BATCH_METERED_BYTES_MAX <= FRAME_LENGTH_MAX, "a full batch of bodies must fit a frame"
+assert 2 + FENCING_TOKEN_BYTES_MAX + 1 + 10 <= CONDITIONS_BYTES_MAX
 assert COMMIT_SPLIT_BYTES <= COMMIT_SPLIT_BYTES_MAX
 assert 2 * (COMMIT_SPLIT_BYTES_MAX + 4 * BATCH_METERED_BYTES_MAX) < COMMIT_BYTES_MAX
 assert (
@@ -173,4 +273,6 @@ assert APPEND_INFLIGHT_BYTES_MIN >= BATCH_METERED_BYTES_MAX, "a full batch must 
 assert BUCKET_PREFIX_BYTES_MAX + 1 + OBJECT_KEY_BYTES_MAX <= KIB, "the longest key that S3 takes"
 assert 2 * USAGE_MINUTES_KEPT < USAGE_HOURS_KEPT * 60, "what minutes become must be kept as hours"
 assert USAGE_WINDOW_SECS_MAX <= USAGE_HOURS_KEPT * 3600, "a full window must be kept as hours"
+assert USAGE_WINDOW_SECS_MAX < METER_MINUTES_KEPT_DAYS * 86_400, "a full window of minutes"
+assert USAGE_MINUTES_KEPT * 60 > 2 * METER_CLOSED_AFTER_SECS, "minutes must close in time"
 assert TOKEN_CHECK_SECS + TOKEN_ENDED_GRACE_SECS < SESSIONS_OUTLIVE_TOKENS_SECS_MAX

@@ -1,5 +1,6 @@
 """Settings are data: frozen values, checked once, given to the components that need them."""
 
+import re
 from typing import Final
 
 import msgspec
@@ -13,6 +14,8 @@ from bourn.limits import (
     COMMITS_IN_FLIGHT_MAX,
     COMMITS_IN_FLIGHT_REMOTE,
     ENCODED_CACHE_BYTES,
+    HISTORY_POLL_SECS_LOCAL,
+    HISTORY_POLL_SECS_REMOTE,
     LIMIT_APPEND_BYTES_MIN,
     PORT_MAX,
     READ_CACHE_BYTES,
@@ -21,6 +24,14 @@ from bourn.limits import (
 
 EDGES: Final = ("native", "asgi")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+PIPELINE_OFF: Final = "off"
+PIPELINE_LOCAL: Final = "local"
+PIPELINE_BACKLOG_BYTES: Final = 64 << 20
+PIPELINE_AGE_SECS: Final = 60.0
+_MASTER: Final = re.compile(
+    r"local|local\[(?:[1-9]\d{0,3}|\*)\]|local-cluster\[\d{1,4},\d{1,4},\d{1,7}\]|yarn"
+    r"|(?:spark|k8s)://[^\s@]+"
+)
 _LIMITS: Final = {
     f"limit_{scope}_{what}": least
     for scope in ("basin", "token")
@@ -39,6 +50,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     put_deadline_secs: float = 30.0  # after this, the outcome counts as unknown
     rebuild_wait_secs: float = 4.0  # how long a request waits for a node that rebuilds itself
     epoch_poll_secs: float = 1.0
+    history_poll_secs: float | None = None  # 1 on memory and local disk, 5 on remote buckets
     tail_cache_bytes: int = TAIL_CACHE_BYTES
     read_cache_bytes: int = READ_CACHE_BYTES
     encoded_cache_bytes: int = ENCODED_CACHE_BYTES
@@ -66,6 +78,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"commit_split_bytes must be from 1 to {COMMIT_SPLIT_BYTES_MAX}")
         if self.append_inflight_bytes < APPEND_INFLIGHT_BYTES_MIN:
             raise ValueError(f"append_inflight_bytes must be at least {APPEND_INFLIGHT_BYTES_MIN}")
+        if self.history_poll_secs is not None and self.history_poll_secs <= 0:
+            raise ValueError("history_poll_secs must be more than 0")
         if self.snapshots_kept < 1:
             raise ValueError("snapshots_kept must be at least 1")
         for name in ("quota_basins", "quota_streams_per_basin", "quota_tokens"):
@@ -81,7 +95,12 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             flush = 20 if remote else 0
         if depth is None:
             depth = COMMITS_IN_FLIGHT_REMOTE if remote else COMMITS_IN_FLIGHT_LOCAL
-        return msgspec.structs.replace(self, flush_interval_ms=flush, commits_in_flight=depth)
+        poll_secs = self.history_poll_secs
+        if poll_secs is None:
+            poll_secs = HISTORY_POLL_SECS_REMOTE if remote else HISTORY_POLL_SECS_LOCAL
+        return msgspec.structs.replace(
+            self, flush_interval_ms=flush, commits_in_flight=depth, history_poll_secs=poll_secs
+        )
 
 
 class UsagePrices(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +165,9 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     root_token: str = ""  # the one that may do everything; if empty, that of an earlier start
     audit_log: str = ""  # a file; "-" is standard error
     log_level: str = "info"
+    pipeline: str = ""  # off, local or a Spark master; if empty, local where it can be
+    pipeline_backlog: int = PIPELINE_BACKLOG_BYTES  # as PipelineSettings.backlog_bytes
+    pipeline_age: float = PIPELINE_AGE_SECS  # as PipelineSettings.age_secs
     usage_prices: UsagePrices = UsagePrices()
     limit_basin_requests: int | None = None  # a second, in each basin
     limit_basin_append_bytes: int | None = None
@@ -167,6 +189,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"log_level must be one of {', '.join(LOG_LEVELS)}")
         if bool(self.tls_cert) is not bool(self.tls_key):
             raise ValueError("tls_cert and tls_key belong together: give both files")
+        self._check_pipeline()
         if self.auth is False and self.root_token:
             raise ValueError("root_token and no auth exclude each other: keep one of them")
         if self.tls_self and self.tls_cert:
@@ -175,6 +198,17 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             limit = getattr(self, name)
             if limit is not None and limit < least:
                 raise ValueError(f"{name} must be at least {least}; leave it out for no limit")
+
+    def _check_pipeline(self) -> None:
+        if "@" in self.pipeline:
+            raise ValueError("credentials do not belong into a URL: configure them in Spark")
+        if self.pipeline not in {"", PIPELINE_OFF} and not _MASTER.fullmatch(self.pipeline):
+            raise ValueError(
+                f"{self.pipeline!r} is no place for a pipeline: write off, local, local[2] or a "
+                "Spark master such as spark://host:7077"
+            )
+        if self.pipeline_backlog < 1:
+            raise ValueError("pipeline_backlog must be at least 1")
 
     @property
     def is_encrypted(self) -> bool:
@@ -202,12 +236,17 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When the pipeline works, on which cluster, and in which portions."""
 
     master: str = "local[*]"  # as Spark names its clusters
-    backlog_bytes: int = 64 << 20  # of log that is not in the table: start at once
-    age_secs: float = 60.0  # of the oldest commit that is not: start even for less
+    backlog_bytes: int = PIPELINE_BACKLOG_BYTES  # of log that is not in the table: start at once
+    age_secs: float = PIPELINE_AGE_SECS  # of the oldest commit that is not: start even for less
     poll_secs: float = 1.0  # pause between two looks at the log
     idle_secs: float = 300.0  # without work: let Spark go; it comes back when it is needed
     retry_secs_max: float = 60.0  # longest pause behind a run that failed
     checkpoint_versions: int = 20  # of the table's log, from one checkpoint to the next
+    merge_files: int = 4  # neighbouring parts of the table that are merged into one, at least
+    retain_secs: float = 300.0  # between two looks at what has died
+    meter_secs: float = 600.0  # between two looks at usage
+    grace_secs: float = 600.0  # a file stays so long behind the version that took it out
+    log_keep_secs: float = 86_400.0  # versions of the table stay so long, if a checkpoint has them
     niceness: int = 10  # of a local Spark: the server goes first
 
     def __post_init__(self) -> None:
@@ -220,6 +259,10 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("age_secs, poll_secs and idle_secs must not be negative")
         if self.checkpoint_versions < 1:
             raise ValueError("checkpoint_versions must be at least 1")
+        if self.merge_files < 2:  # noqa: PLR2004  one is merged already
+            raise ValueError("merge_files must be at least 2")
+        if self.retain_secs < 0 or self.grace_secs < 0 or self.log_keep_secs < 0:
+            raise ValueError("retain_secs, grace_secs and log_keep_secs must not be negative")
 
     @property
     def is_local(self) -> bool:

@@ -13,9 +13,18 @@ import numpy.typing as npt
 import pytest
 
 import bourn
-from bourn.layout import codec
+from bourn.layout import arrow, codec
 from bourn.layout.history import rows
-from bourn.layout.kernels import append, compiled, from_rows, memory, sequenced, to_rows
+from bourn.layout.kernels import (
+    append,
+    compiled,
+    from_read,
+    from_rows,
+    memory,
+    sequenced,
+    to_append,
+    to_rows,
+)
 
 PACKAGE = Path(compiled.__file__).parent
 HELPERS = ("facts.py", "memory.py", "protobuf.py")
@@ -37,13 +46,19 @@ def test_the_kernels_carry_the_checksum_of_the_helpers_they_were_compiled_with()
     assert checksum == to_rows.HELPERS_CHECKSUM, "write this checksum into to_rows.py"
     checksum = checksum_of("rows_facts.py", "to_rows.py")
     assert checksum == from_rows.HELPERS_CHECKSUM, "write this checksum into from_rows.py"
+    checksum = checksum_of("client_facts.py", "append.py")
+    assert checksum == from_read.HELPERS_CHECKSUM, "write this checksum into from_read.py"
+    checksum = checksum_of("client_facts.py", "facts.py", "memory.py")
+    assert checksum == to_append.HELPERS_CHECKSUM, "write this checksum into to_append.py"
 
 
 def test_no_other_file_has_code_that_kernels_are_compiled_with() -> None:
     kernels = {"append.py", "sequenced.py", "to_rows.py", "from_rows.py"}
+    kernels |= {"from_read.py", "to_append.py"}
     assert {path.name for path in PACKAGE.glob("*.py")} == {
         *HELPERS,
         "rows_facts.py",
+        "client_facts.py",
         *kernels,
         "__init__.py",
         "compiled.py",
@@ -59,6 +74,10 @@ def test_every_kernel_has_one_specialisation_and_takes_no_other() -> None:
     rows.warm(said.append)
     for name in compiled.HISTORY_NAMES:
         kernel = getattr(rows._KERNELS, name)
+        assert len(kernel.signatures) == 1
+    arrow.warm(said.append)
+    for name in compiled.CLIENT_NAMES:
+        kernel = getattr(arrow._KERNELS, name)
         assert len(kernel.signatures) == 1
     with pytest.raises(TypeError, match="No matching definition"):
         codec._KERNELS.metered_sizes(np.zeros(8, np.float64), 1, np.zeros(1, np.uint32))

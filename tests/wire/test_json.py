@@ -1,6 +1,7 @@
 import base64
 import json
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,3 +173,31 @@ def test_a_batch_that_is_written_in_parts_is_the_text_of_one_that_is_not(sizes, 
     ]
     whole = {"records": items} | ({} if tail is None else {"tail": tail._asdict()})
     assert encode_read_batch(records, tail, RAW) == compact(whole)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"", b"x", b"\0\xff", "é😀".encode()]),
+            st.sampled_from([0, 1, 7, JSON_DUMP_BYTES // 4, JSON_DUMP_BYTES]),
+            st.booleans(),
+        ),
+        max_size=4,
+    ),
+    st.sampled_from(Format),
+)
+def test_large_bodies_are_written_as_small_ones_are(
+    items: list[tuple[bytes, int, bool]], fmt: Format
+) -> None:
+    records = [
+        SequencedRecord(at, 5, unit * times, ((b"k", b"v"),) if has_headers else ())
+        for at, (unit, times, has_headers) in enumerate(items)
+    ]
+    expected = []
+    for record in records:
+        one = orjson.loads(encode_read_batch([record._replace(body=b"")], None, fmt))["records"][0]
+        if record.body:
+            raw = record.body.decode("utf-8", "replace")
+            one["body"] = raw if fmt is Format.RAW else base64.b64encode(record.body).decode()
+        expected.append(one)
+    assert encode_read_batch(records, None, fmt) == orjson.dumps({"records": expected})

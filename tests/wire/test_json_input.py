@@ -1,9 +1,12 @@
 import base64
+import hashlib
 import json
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from bourn.errors import BadJson, Invalid
 from bourn.limits import U64_MAX
 from bourn.model.record import Record, command_of, fence_record, metered_bytes, trim_record
-from bourn.wire import json_input
+from bourn.wire import json_check, json_input, json_kernel, json_words
 from bourn.wire.json import Format
 from bourn.wire.json_input import JsonAppendInput, decode_append_input
 
@@ -508,3 +511,147 @@ def test_what_is_read_quickly_is_what_is_read_exactly(
 )
 def test_what_clients_send_is_read_quickly(text: str) -> None:
     assert json_input._read_quickly(text.encode()) is not None
+
+
+# The check of large texts
+
+
+def test_the_check_carries_the_checksum_of_the_helpers_it_was_compiled_with() -> None:
+    checksum = hashlib.sha256(Path(json_words.__file__).read_bytes()).hexdigest()[:16]
+    assert checksum == json_kernel.HELPERS_CHECKSUM, "write this checksum into json_kernel.py"
+
+
+def is_json(body: bytes) -> bool:
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        return "infinity" in error.msg
+    return True
+
+
+def names_a_key_twice(body: bytes) -> bool:
+    found = False
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal found
+        found |= len(dict(pairs)) < len(pairs)
+
+    json.loads(body, object_pairs_hook=look)
+    return found
+
+
+texts = st.builds(lambda value, data: spell(value, data.draw).encode(), junk, st.data())
+MUTATIONS = (
+    b"",
+    b":",
+    b'"',
+    b"0",
+    b"-",
+    b",",
+    b"[",
+    b"}",
+    b"\\",
+    b"\\u",
+    b"d800",
+    b"e",
+    b".",
+    b" ",
+)
+
+
+@given(texts, st.lists(st.tuples(st.floats(0, 0.999), st.sampled_from(MUTATIONS)), max_size=3))
+@example(b'{"a":{"a":1},"b":[{"a":1},{"a":1}]}', [])
+@example(b'{"\\u0061":1,"a":2}', [])
+@example(b'{"\\ud83d\\ude00":1,"\xf0\x9f\x98\x80":2}', [])
+@example(b'{"":1,"\\u0000":2,"\\u0000\\u0000":3}', [])
+@example(b'["\\ud800\\u0061"]', [])
+@example(b"[1e]", [])
+@example(b"-", [])
+@example(b"0.", [])
+@example(b"[tru]", [])
+@example(b"nul", [])
+@example(b"falsy", [])
+def test_the_check_agrees_with_another_parser(
+    body: bytes, changes: list[tuple[float, bytes]]
+) -> None:
+    for place, change in changes:
+        at = int(place * len(body))
+        body = body[:at] + change + body[at + 1 :]
+    if is_json(body) and not names_a_key_twice(body):
+        json_check.check(body)
+    else:
+        wanted = "duplicate field" if is_json(body) else r" at line \d+ column \d+$"
+        with pytest.raises(BadJson, match=wanted):
+            json_check.check(body)
+
+
+@given(st.binary(max_size=60))
+def test_the_check_answers_any_bytes(body: bytes) -> None:
+    try:
+        json_check.check(body)
+    except BadJson:
+        assert not is_json(body)
+    else:
+        assert is_json(body)
+
+
+@pytest.mark.parametrize("number", [0, 1, U64_MAX, 10**19, 12345678901234567890])
+def test_a_u64_passes_the_check_as_it_is(number: int) -> None:
+    assert json.loads(json_check.check(b"[%d]" % number).text) == [number]
+
+
+@pytest.mark.parametrize("number", ["-0", str(U64_MAX + 1), "99999999999999999999", "1" * 400])
+def test_an_integer_that_is_no_u64_leaves_the_check_as_a_negative_one(number: str) -> None:
+    assert json.loads(json_check.check(f"[{number},{number}]".encode()).text) == [-1, -1]
+
+
+@pytest.mark.parametrize("length", [1, 2, 70, 5000])
+def test_keys_that_differ_late_or_in_length_are_different(length: int) -> None:
+    keys = [f"{'k' * length}{ending}" for ending in ("", "a", "b", "aa")]
+    members = ",".join(f'"{key}":{{"{key}":0}}' for key in keys)
+    json_check.check(f"{{{members}}}".encode())
+    with pytest.raises(BadJson, match="duplicate field"):
+        json_check.check(f'{{{members},"{keys[2]}":0}}'.encode())
+
+
+@given(
+    st.lists(st.sampled_from([b"[]", b'{"a":[1,2]}', b'"],["', b'"\\",["', b"1"])),
+    st.integers(1, 9),
+)
+def test_the_pieces_of_an_array_are_the_array(elements: list[bytes], piece_bytes: int) -> None:
+    array = b"[" + b" , ".join(elements) + b"]"
+    whole: list[Any] = []
+    for index, piece in json_check.pieces(array, piece_bytes):
+        assert index == len(whole)
+        whole += json.loads(piece)
+    assert whole == json.loads(array)
+
+
+def many_headers(last: str) -> str:
+    headers = ",".join(['["a","b"]', '{"name":"c:","value":"d"}'] * 30_000)
+    return f'{{"records":[{{}},{{"timestamp":7,"headers":[{headers}{last}],"body":"e"}}]}}'
+
+
+def test_very_many_headers_are_read_as_few_are() -> None:
+    first, second = decode(many_headers("")).records
+    assert first == Record()
+    assert second == Record(b"e", ((b"a", b"b"), (b"c:", b"d")) * 30_000, 7)
+
+
+def test_what_is_wrong_among_very_many_headers_is_named() -> None:
+    place = "`$.records[1].headers[60000]`"
+    assert refusal(many_headers(",1")) == f"Expected `object | array`, got `int` - at {place}"
+    message = refusal(many_headers("").replace('"e"', "1"))
+    assert message == "Expected `str | null`, got `int` - at `$.records[1].body`"
+    numbers = "0," * 50_000
+    message = refusal(f'{{"records":[{{"headers":{{"x":[{numbers}0]}}}}]}}')
+    assert message == "Expected `array | null`, got `object` - at `$.records[0].headers`"
+    message = refusal(f'{{"records":[{{}},1],"x":[{numbers}0]}}')
+    assert message == "Expected `object`, got `int` - at `$.records[1]`"
+    assert refusal(f"[{numbers}0]") == "Expected `object`, got `array`"
+
+
+def test_a_large_text_of_unknown_members_is_an_input() -> None:
+    numbers = "-0," * 50_000
+    decoded = decode(f'{{"records":[{{"timestamp":0,"x":[{numbers}1]}}],"match_seq_num":3}}')
+    assert decoded == JsonAppendInput([Record(timestamp=0)], 3, None)

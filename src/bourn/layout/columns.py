@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_64
 
-from bourn.layout.runs import fault_in_rows
+from bourn.layout.runs import RUN_BYTES, RUN_DTYPE, fault_in_rows
 
 U64Array = npt.NDArray[np.uint64]
 U32Array = npt.NDArray[np.uint32]
@@ -171,6 +171,22 @@ class StreamColumns:
                 for mine, other in zip(self.arrays, others.arrays, strict=True)
             ]
         )
+
+    def without_runs_before(self, commit: int) -> "StreamColumns":
+        """Return the same rows without the runs of commits below an ordinal; fit for a thread."""
+        rows = np.frombuffer(self.runs.data, RUN_DTYPE)
+        kept = rows["commit"] >= np.uint64(commit)
+        if kept.all():
+            return self
+        before = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])
+        offsets = before[np.asarray(self.runs.offsets) // RUN_BYTES] * RUN_BYTES
+        at = SCHEMA.get_field_index("runs")
+        runs = pa.Array.from_buffers(
+            SCHEMA.field(at).type,
+            len(self),
+            [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(rows[kept].tobytes())],
+        )
+        return StreamColumns([*self.arrays[:at], runs, *self.arrays[at + 1 :]])
 
     def checksum(self) -> int:
         """Return xxh3-64 over all values: offsets and bytes of each column in turn."""

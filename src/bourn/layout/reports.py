@@ -34,6 +34,7 @@ class JobReport(msgspec.Struct, kw_only=True):
     end_ordinal: int = 0
     table_version: int = -1
     secs: dict[str, float] = {}
+    facts: dict[str, int] = {}  # what else there is to say; names that end in _bytes are sizes
 
 
 class RunReport(msgspec.Struct, kw_only=True):

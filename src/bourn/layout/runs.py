@@ -140,6 +140,11 @@ class RunIndex:
             raise IndexError(index)
         return Run._make(_unpack_from(self._rows, index * RUN_BYTES))
 
+    @property
+    def first_commit(self) -> int | None:
+        """The commit of the oldest run; None where there is no run."""
+        return _u64_from(self._rows, _COMMIT_AT)[0] if self._rows else None
+
     def append(
         self,
         first_seq_num: int,
@@ -218,9 +223,11 @@ class RunIndex:
             self._rows = bytearray(rows[~expired].tobytes())
         return dropped
 
-    def metered_bytes(self) -> int:
-        """Return the metered bytes of all runs."""
-        return int(np.frombuffer(self._rows, RUN_DTYPE)["metered"].sum(dtype=np.uint64))
+    def metered_bytes(self, commit: int = 0) -> int:
+        """Return the metered bytes of all runs, or of those in commits from an ordinal on."""
+        first = self._count_up_to(commit - 1, _COMMIT_AT) if commit else 0
+        rows = np.frombuffer(self._rows, RUN_DTYPE)
+        return int(rows["metered"][first:].sum(dtype=np.uint64))
 
     def earliest_expiry_s(self) -> int:
         """Return the Unix second at which the next run expires; NEVER_S where none does."""

@@ -16,28 +16,37 @@ Reading is quick where it can be proven right, else exact:
   those inside the answer's strings, it overlooked nothing. (A colon written as an escape would
   upset the sum; such a text is not proven.) It also takes `-0` for 0, so a 0 beside a "-0"
   anywhere is not proven either.
-- The exact reader goes through the text key by key and digit by digit. It also finds out what
-  is wrong, and where.
+- The exact reader has the text checked first (`json_check`: key by key, digit by digit, without the
+  interpreter's lock), which also says what is wrong, and where. Then nothing is left to overlook.
+  A text of very many values is read in parts: one call that makes half a million headers would
+  hold the interpreter, and with it everybody else, for too long. A large text is read this way at
+  once.
 """
 
 import binascii
-import json
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Annotated, Any, Final, NamedTuple, cast
+from typing import Annotated, Final, NamedTuple, TypeVar, cast
 
 import msgspec
-import orjson
 from msgspec import UNSET, Meta, UnsetType
 
 from bourn.errors import BadJson, Invalid
-from bourn.limits import BATCH_RECORDS_MAX, FENCING_TOKEN_BYTES_MAX, U64_MAX
+from bourn.limits import (
+    BATCH_RECORDS_MAX,
+    FENCING_TOKEN_BYTES_MAX,
+    JSON_INLINE_BYTES_MAX,
+    JSON_PIECE_BYTES,
+    JSON_VALUES_AT_ONCE_MAX,
+    U64_MAX,
+)
 from bourn.model.record import Headers, Record
+from bourn.wire import json_check
 from bourn.wire.json import Format
 
-_U64_DIGITS_MAX: Final = len(str(U64_MAX))
-_NOT_U64: Final = -1
-_KEY_SHOWN_MAX: Final = 64
+T = TypeVar("T")
+
 _DIGITS_SPARING_4_BITS: Final = "AQgw"  # base64 digits whose low 4 bits are zero
 _DIGITS_SPARING_2_BITS: Final = "AEIMQUYcgkosw048"
 
@@ -63,9 +72,12 @@ class _Header(msgspec.Struct, gc=False):
         yield self.value
 
 
+_Headers = list[tuple[str, str] | _Header]
+
+
 class _Record(msgspec.Struct, gc=False):
     timestamp: _U64 | UnsetType | None = UNSET
-    headers: list[tuple[str, str] | _Header] | UnsetType | None = UNSET
+    headers: _Headers | UnsetType | None = UNSET
     body: str | UnsetType | None = UNSET
 
 
@@ -76,6 +88,29 @@ class _Input(msgspec.Struct, gc=False):
 
 
 _DECODER: Final = msgspec.json.Decoder(_Input)
+
+
+# The same in parts, to be read one by one
+
+
+class _LargeRecord(msgspec.Struct, gc=False):
+    timestamp: _U64 | UnsetType | None = UNSET
+    headers: msgspec.Raw = msgspec.Raw(b"null")
+    body: str | UnsetType | None = UNSET
+
+
+class _LargeInput(msgspec.Struct, gc=False):
+    records: list[msgspec.Raw]
+    match_seq_num: _U64 | UnsetType | None = UNSET
+    fencing_token: str | UnsetType | None = UNSET
+
+
+_LARGE: Final = msgspec.json.Decoder(_LargeInput)
+_RECORD: Final = msgspec.json.Decoder(_Record)
+_LARGE_RECORD: Final = msgspec.json.Decoder(_LargeRecord)
+_HEADERS: Final = msgspec.json.Decoder(_Headers | None)
+_AT: Final = re.compile(r"(?: - at `\$(.*)`)?$")
+_INDEX: Final = re.compile(r"\[([0-9]+)\]")
 
 
 # A NamedTuple's own constructor is a Python function; this one is not, and takes half the time.
@@ -89,7 +124,8 @@ def decode_append_input(body: bytes, fmt: Format) -> JsonAppendInput:
 
     A batch of too many records is Invalid before anyone looks at them.
     """
-    parsed = _read_quickly(body) or _read_exactly(body)
+    parsed = _read_quickly(body) if len(body) <= JSON_INLINE_BYTES_MAX else None
+    parsed = parsed or _read_exactly(body)
     fencing_token = parsed.fencing_token
     if fencing_token and len(fencing_token.encode()) > FENCING_TOKEN_BYTES_MAX:
         raise BadJson(f"fencing token must not exceed {FENCING_TOKEN_BYTES_MAX} bytes in length")
@@ -187,36 +223,48 @@ def _accounts_for_colons(parsed: _Input, keys: int, body: bytes) -> bool:
 
 def _read_exactly(body: bytes) -> _Input:
     """Return the input, or raise BadJson with what is wrong and, where it is known, the place."""
+    checked = json_check.check(body)
+    if checked.records > BATCH_RECORDS_MAX:
+        raise Invalid(f"record batch must not exceed {BATCH_RECORDS_MAX} records")
     try:
-        text = body.decode()
-        orjson.loads(body)
-        document = json.loads(text, object_pairs_hook=_unique, parse_int=_parse_int)
-        return msgspec.convert(document, _Input)
-    except UnicodeDecodeError as error:
-        line = body.count(b"\n", 0, error.start) + 1
-        column = error.start - body.rfind(b"\n", 0, error.start)
-        raise BadJson(f"invalid UTF-8 at line {line} column {column}") from None
-    except json.JSONDecodeError as error:
-        raise BadJson(f"{error.msg} at line {error.lineno} column {error.colno}") from None
-    except RecursionError:
-        raise BadJson("nested too deep") from None
+        if checked.values <= JSON_VALUES_AT_ONCE_MAX:
+            return _DECODER.decode(checked.text)
+        parsed = _LARGE.decode(checked.text)
     except msgspec.ValidationError as error:
         raise BadJson(str(error)) from None
+    except RecursionError:
+        raise BadJson("nested too deep") from None
+    records = [_read_record(raw, f".records[{at}]") for at, raw in enumerate(parsed.records)]
+    return _Input(records, parsed.match_seq_num, parsed.fencing_token)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise BadJson(f"duplicate field `{key[:_KEY_SHOWN_MAX]}`")
-            seen.add(key)
-    return members
+def _read_record(raw: msgspec.Raw, path: str) -> _Record:
+    if len(raw) <= JSON_PIECE_BYTES:
+        return _read_part(_RECORD, raw, path)
+    found = _read_part(_LARGE_RECORD, raw, path)
+    headers = bytes(found.headers)
+    if not headers.startswith(b"["):
+        return _Record(
+            found.timestamp, _read_part(_HEADERS, headers, f"{path}.headers"), found.body
+        )
+    read: _Headers = []
+    for index, piece in json_check.pieces(headers, JSON_PIECE_BYTES):
+        read += _read_part(_HEADERS, piece, f"{path}.headers", index) or ()
+    return _Record(found.timestamp, read, found.body)
 
 
-def _parse_int(literal: str) -> int:
-    if literal.startswith("-") or len(literal) > _U64_DIGITS_MAX:
-        return _NOT_U64
-    number = int(literal)
-    return number if number <= U64_MAX else _NOT_U64
+def _read_part(
+    decoder: msgspec.json.Decoder[T], part: msgspec.Raw | bytes, path: str, index: int = 0
+) -> T:
+    """Read a value that stands at this path; or an array that begins at this index of one."""
+    try:
+        return decoder.decode(part)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        place = _AT.search(message)
+        inside = "" if place is None else place[1] or ""
+        inside = _INDEX.sub(lambda found: f"[{int(found[1]) + index}]", inside, count=1)
+        what = message if place is None else message[: place.start()]
+        raise BadJson(f"{what} - at `${path}{inside}`") from None
+    except RecursionError:
+        raise BadJson("nested too deep") from None

@@ -8,6 +8,7 @@ history/_delta_log/{version:020d}.checkpoint.parquet       every action in force
 history/_delta_log/_last_checkpoint                        which of these is the newest
 
 segment   {first_ordinal:012d}-{end_ordinal:012d}-{part:03d}-{16 hex digits}
+          the digits: Unix time in seconds as it was written, and as many at random
 ```
 
 | action | what it does |
@@ -15,6 +16,7 @@ segment   {first_ordinal:012d}-{end_ordinal:012d}-{part:03d}-{16 hex digits}
 | `protocol`, `metaData` | say how to read the table, and its columns; in version 0 |
 | `add`, `remove` | a file's rows are in the table from this version on; or no longer |
 | `txn` | of `bourn-wal`: the table holds the rows of every commit of the log below this ordinal |
+| | of `bourn-vacuum`: whatever no version named when it moved, none will ever name |
 | `commitInfo` | who made the version, and why; `bourn.commit` is drawn anew for each attempt |
 
 A version is created once, create-only, so of any number of writers exactly one makes it. Everything
@@ -39,13 +41,14 @@ DELTA_PREFIX: Final = "history/_delta_log/"
 LAST_CHECKPOINT_KEY: Final = "history/_delta_log/_last_checkpoint"
 
 WAL_APP_ID: Final = "bourn-wal"
+VACUUM_APP_ID: Final = "bourn-vacuum"
 READER_VERSION: Final = 1
 WRITER_VERSION: Final = 2
 COMMIT_ID: Final = "bourn.commit"  # in commitInfo
 
 _VERSION_MAX: Final = 2**63 - 1
-_COMMIT: Final = re.compile(r"history/_delta_log/(\d{20})\.json")
-_CHECKPOINT: Final = re.compile(r"history/_delta_log/(\d{20})\.checkpoint\.parquet")
+_COMMIT: Final = re.compile(r"_delta_log/(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"_delta_log/(\d{20})\.checkpoint\.parquet")
 _SEGMENT: Final = re.compile(r"(\d{12,})-(\d{12,})-(\d{3,})-([0-9a-f]{16})")
 _TAGS: Final = "bourn."
 
@@ -154,6 +157,11 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True):
         """The rows of every commit of the log below it are in the table."""
         return self.txns.get(WAL_APP_ID, 0)
 
+    @property
+    def fence(self) -> int:
+        """Moves when segments that no version names are deleted: who was to name one, must not."""
+        return self.txns.get(VACUUM_APP_ID, 0)
+
 
 class _Line(msgspec.Struct, rename={"metadata": "metaData", "info": "commitInfo"}):
     protocol: Protocol | None = None
@@ -185,6 +193,11 @@ class SegmentName(NamedTuple):
         """The name of the sidecar."""
         return f"{INDEX_PREFIX}{self}.idx"
 
+    @property
+    def written_s(self) -> int:
+        """When it was written, by the clock of whoever did."""
+        return int(self.nonce[:8], 16)
+
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(_Line)
@@ -203,27 +216,28 @@ def parse_segment_key(key: str) -> SegmentName | None:
     return name if key in {name.key, name.index_key} else None
 
 
-def delta_key(version: int) -> str:
-    """Name the commit of a version."""
-    return f"{DELTA_PREFIX}{version:020d}.json"
+def delta_key(version: int, table: str = HISTORY_PREFIX) -> str:
+    """Name the commit of a version; `table` is the directory of a table."""
+    return f"{table}_delta_log/{version:020d}.json"
 
 
-def checkpoint_key(version: int) -> str:
+def checkpoint_key(version: int, table: str = HISTORY_PREFIX) -> str:
     """Name the checkpoint of a version."""
-    return f"{DELTA_PREFIX}{version:020d}.checkpoint.parquet"
+    return f"{table}_delta_log/{version:020d}.checkpoint.parquet"
 
 
-def parse_delta_key(key: str) -> int | None:
+def parse_delta_key(key: str, table: str = HISTORY_PREFIX) -> int | None:
     """Return the version that a commit makes, or None for a foreign key."""
-    return _version(_COMMIT.fullmatch(key))
+    return _version(_COMMIT, key, table)
 
 
-def parse_checkpoint_key(key: str) -> int | None:
+def parse_checkpoint_key(key: str, table: str = HISTORY_PREFIX) -> int | None:
     """Return the version that a checkpoint holds, or None for a foreign key."""
-    return _version(_CHECKPOINT.fullmatch(key))
+    return _version(_CHECKPOINT, key, table)
 
 
-def _version(match: "re.Match[str] | None") -> int | None:
+def _version(pattern: "re.Pattern[str]", key: str, table: str) -> int | None:
+    match = pattern.fullmatch(key.removeprefix(table)) if key.startswith(table) else None
     return int(match[1]) if match and int(match[1]) <= _VERSION_MAX else None
 
 
@@ -273,12 +287,14 @@ def _only(found: list[Any], what: str, key: str) -> Any:
     return found[0] if found else None
 
 
-def replay(state: TableState, versions: Iterable[tuple[int, Actions]]) -> TableState:
+def replay(
+    state: TableState, versions: Iterable[tuple[int, Actions]], table: str = HISTORY_PREFIX
+) -> TableState:
     """Return the state behind these versions, each the next one; Damaged where one is not."""
     version, protocol, metadata = state.version, state.protocol, state.metadata
     live, txns = dict(state.live), dict(state.txns)
     for number, actions in versions:
-        key = delta_key(number)
+        key = delta_key(number, table)
         if number != version + 1:
             raise Damaged(key, f"it follows version {version}: what is between them is missing")
         version = number
@@ -297,9 +313,9 @@ def replay(state: TableState, versions: Iterable[tuple[int, Actions]]) -> TableS
     return TableState(version=version, protocol=protocol, metadata=metadata, live=live, txns=txns)
 
 
-def from_checkpoint(version: int, actions: Actions) -> TableState:
+def from_checkpoint(version: int, actions: Actions, table: str = HISTORY_PREFIX) -> TableState:
     """Return the state that a checkpoint holds."""
-    key = checkpoint_key(version)
+    key = checkpoint_key(version, table)
     _check(actions.protocol, actions.metadata, key)
     for add in actions.adds:
         _check_add(add, key)

@@ -41,6 +41,9 @@ _PRIMITIVES: Final = {
     pa.timestamp("us", "UTC"): "timestamp",
 }
 _US_PER_MS: Final = 1000
+# The table says that its files have bounds of these alone: deltalake takes the bounds of other
+# columns for null ones where only some are there, and then finds no row by them.
+STATS_COLUMNS: Final = ("stream_id", "seq_num", "timestamp", "arrival")
 
 
 class SegmentFacts(msgspec.Struct, frozen=True, array_like=True):
@@ -143,7 +146,6 @@ def _instant(ms: int) -> str:
 
 def first_actions(table_id: str, now_ms: int) -> tuple[Protocol, MetaData]:
     """Return what the first version of the table says."""
-    schema = {"type": "struct", "fields": [_field(field) for field in SCHEMA]}
     return (
         Protocol(min_reader_version=READER_VERSION, min_writer_version=WRITER_VERSION),
         MetaData(
@@ -151,12 +153,18 @@ def first_actions(table_id: str, now_ms: int) -> tuple[Protocol, MetaData]:
             name="history",
             description="Every record of every stream, sorted by stream_id and seq_num",
             format=Format(),
-            schema_string=json.dumps(schema, separators=(",", ":")),
+            schema_string=schema_string(SCHEMA),
             partition_columns=[],
-            configuration={},
+            configuration={"delta.dataSkippingStatsColumns": ",".join(STATS_COLUMNS)},
             created_time=now_ms,
         ),
     )
+
+
+def schema_string(schema: pa.Schema) -> str:
+    """Return columns as Delta writes them down."""
+    shape = {"type": "struct", "fields": [_field(field) for field in schema]}
+    return json.dumps(shape, separators=(",", ":"))
 
 
 def _field(field: "pa.Field[Any]") -> dict[str, Any]:

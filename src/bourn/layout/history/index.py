@@ -128,6 +128,16 @@ class SegmentIndex:
         """When the last row of every block expires."""
         return self._arrays["expires_s"]
 
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return a field of every block, as `Block` names it."""
+        assert name in _BLOCK_ARRAYS
+        return self._arrays[name]
+
+    @property
+    def row_groups(self) -> int:
+        """How many there are."""
+        return len(self._arrays["rows"])
+
     def block(self, place: int) -> Block:
         """Return a block by its place."""
         arrays = self._arrays
@@ -169,6 +179,12 @@ class SegmentIndex:
             arrays["header_values"].item(at),
             chunk_ends,
         )
+
+    def places_in(self, row_group: int) -> range:
+        """Return the places of the blocks of a row group."""
+        groups = self._arrays["row_group"]
+        wanted = np.uint32(row_group)
+        return range(int(groups.searchsorted(wanted)), int(groups.searchsorted(wanted, "right")))
 
     def _first(self, stream_id: int, column: str, wanted: int) -> Block | None:
         first, end = self.span(stream_id)
@@ -247,20 +263,35 @@ def _fault_in(arrays: Arrays) -> str | None:
     return None
 
 
+def decode_row_group(index: SegmentIndex, at: int, data: Buffer, key: str) -> pa.RecordBatch:
+    """Return the rows of a row group from its bytes: the columns that make batches.
+
+    Damaged, naming `key`, the Parquet file's, where the bytes are not what the index says.
+    """
+    group = index.row_group(at)
+    if len(data) != group.length:
+        raise Damaged(key, f"{len(data)} bytes where {group.length} were written: truncated")
+    if xxh3_64_intdigest(data) != group.checksum:
+        raise Damaged(key, f"row group {at} fails its checksum")
+    try:
+        return _read(group, data)
+    except (pa.ArrowException, OSError, ValueError) as error:  # all that pyarrow throws
+        raise Damaged(key, f"row group {at} cannot be read: {error}") from None
+
+
 def decode_block(index: SegmentIndex, block: Block, data: Buffer, key: str) -> list[Entry]:
     """Return the batches of a block from the bytes of its row group.
 
     Damaged, naming `key`, the Parquet file's, where the bytes are not what the index says.
     """
-    group = index.row_group(block.row_group)
-    if len(data) != group.length:
-        raise Damaged(key, f"{len(data)} bytes where {group.length} were written: truncated")
-    if xxh3_64_intdigest(data) != group.checksum:
-        raise Damaged(key, f"row group {block.row_group} fails its checksum")
+    return entries_in(decode_row_group(index, block.row_group, data, key), block, key)
+
+
+def entries_in(group: pa.RecordBatch, block: Block, key: str) -> list[Entry]:
+    """Return the batches of a block from the rows of its row group; Damaged as above."""
     try:
-        rows = _read(group, data).slice(block.first_row, block.count)
-        entries = batches_in(rows, block.stream_id)
-    except (pa.ArrowException, OSError, ValueError) as error:  # all that pyarrow throws
+        entries = batches_in(group.slice(block.first_row, block.count), block.stream_id)
+    except ValueError as error:
         raise Damaged(key, f"row group {block.row_group} cannot be read: {error}") from None
     if (
         entries[0].first_seq_num != block.first_seq_num

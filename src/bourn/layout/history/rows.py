@@ -31,7 +31,11 @@ Words = npt.NDArray[np.int64]
 _KERNELS: Final = HistoryKernels()
 _NO_BYTES: Final = np.empty(0, np.uint8)
 _NO_KIND: Final = 0xFF
-_PLAIN: Final = pa.array(KINDS, pa.string())
+_PLAIN: Final = pa.StringArray.from_buffers(  # `pa.array` would import pandas, here and now
+    len(KINDS),
+    pa.py_buffer(np.cumsum([0, *map(len, KINDS)], dtype=np.int32).tobytes()),
+    pa.py_buffer("".join(KINDS).encode()),
+)
 
 
 def warm(say: Callable[[str], None]) -> None:

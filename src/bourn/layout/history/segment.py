@@ -111,14 +111,14 @@ def _rows_of(table: pa.Table) -> _Rows:
             "metered_bytes",
         )
     )
-    expires_s = _expires_s(arrivals, retentions.view(np.uint64))
+    expires_s = expires_s_of(arrivals, retentions.view(np.uint64))
     u64 = np.uint64
     return _Rows(
         ids.view(u64), seq_nums.view(u64), timestamps.view(u64), arrivals, metered, expires_s
     )
 
 
-def _expires_s(arrivals_us: I64Array, retentions: npt.NDArray[np.uint64]) -> I64Array:
+def expires_s_of(arrivals_us: I64Array, retentions: npt.NDArray[np.uint64]) -> I64Array:
     """Return what `Entry.expires_s` says, for every row."""
     seconds = -(-arrivals_us // 1_000_000) + np.minimum(retentions, NEVER_S).astype(np.int64)
     return np.where(retentions == 0, NEVER_S, np.minimum(seconds, NEVER_S))

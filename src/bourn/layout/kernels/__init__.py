@@ -8,6 +8,9 @@
     rows_facts.py  as facts.py, for the history
     to_rows.py     stored records  ->  columns of the history
     from_rows.py   columns of the history  ->  stored records
+    client_facts.py  as facts.py, for clients
+    from_read.py   ReadBatch  ->  columns of a client
+    to_append.py   columns of a client  ->  AppendInput
     compiled.py    compiles on first use, or takes machine code from the cache on disk
 
 Decides nothing: `codec.py` says what is allowed and names what is wrong. A kernel takes whole

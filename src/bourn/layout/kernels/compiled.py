@@ -24,6 +24,7 @@ NAMES: Final = (
     "scan_append",
 )
 HISTORY_NAMES: Final = ("scan_batches", "fill_columns", "plan_groups", "write_groups")
+CLIENT_NAMES: Final = ("scan_read", "fill_read", "plan_inputs", "write_input")
 
 
 # The sanctioned way to a bytes object whose content is still to be written.
@@ -98,15 +99,40 @@ class HistoryKernels(_Lazy):
         return HISTORY_NAMES
 
 
+class ClientKernels(_Lazy):
+    """The kernels of the client."""
+
+    what = "codec of the client"
+    scan_read: Callable[[Bytes, Words], int]
+    fill_read: Callable[..., int]
+    plan_inputs: Callable[..., int]
+    write_input: Callable[..., int]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all."""
+        return CLIENT_NAMES
+
+
 def compile_kernel(name: str) -> Any:
     """Return a kernel as machine code."""
     from numba import njit  # noqa: PLC0415  see the module
 
-    # They import numba.
-    from bourn.layout.kernels import append, from_rows, sequenced, to_rows  # noqa: PLC0415
+    from bourn.layout.kernels import (  # noqa: PLC0415  they import numba
+        append,
+        from_read,
+        from_rows,
+        sequenced,
+        to_append,
+        to_rows,
+    )
 
     function, signature = (
-        append.KERNELS | sequenced.KERNELS | to_rows.KERNELS | from_rows.KERNELS
+        append.KERNELS
+        | sequenced.KERNELS
+        | to_rows.KERNELS
+        | from_rows.KERNELS
+        | from_read.KERNELS
+        | to_append.KERNELS
     )[name]
     try:
         return njit(signature, nogil=True, cache=True)(function)

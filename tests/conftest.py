@@ -1,4 +1,4 @@
-"""One Spark for all tests of a process: it takes ten seconds to start."""
+"""One Spark for all tests of a process: it takes ten seconds to start; there can be no other."""
 
 import os
 from collections.abc import Iterator
@@ -6,11 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from bourn.pipeline.session import Spark
-from bourn.settings import PipelineSettings
 from tests.s3server import S3Server, moto_server
-
-S3_BUCKET = "pipeline"
-LOCAL = PipelineSettings(master="local[2]", checkpoint_versions=2)
+from tests.sparks import LOCAL, S3_BUCKET
 
 
 @pytest.fixture(scope="session")
