@@ -12,7 +12,6 @@ import pytest
 from tests.crash.buckets import LIES
 from tests.crash.check import Inspector
 from tests.crash.content import HASH_BYTES, hash_record, hash_records, make_records, make_token
-from tests.crash.duel import FIGHTS
 from tests.crash.events import (
     Acked,
     Answered,
@@ -31,7 +30,6 @@ from tests.crash.events import (
     Submitted,
     Trouble,
 )
-from tests.crash.kills import DECK, MOMENTS
 from tests.crash.ledger import Ledger
 from tests.crash.process import Process
 
@@ -49,17 +47,12 @@ def run_command(*arguments: str) -> tuple[int, list[str]]:
 
 
 @pytest.mark.slow
-def test_a_few_kills_of_each_kind_and_a_few_fights_break_no_promise(tmp_path):
-    kills, fights = len(DECK), 3
-    status, lines = run_command(
-        "--kills", str(kills), "--duel", str(fights), "--directory", str(tmp_path)
-    )
+def test_a_few_kills_and_a_fight_break_no_promise(tmp_path):
+    """The command itself; `make crash` has kills of each kind, and all fights."""
+    status, lines = run_command("--kills", "3", "--duel", "1", "--directory", str(tmp_path))
     assert status == 0, "\n".join(lines)
-    assert re.fullmatch(rf"{kills} kills, [1-9]\d* acked batches, 0 violations", lines[-1])
-    assert re.fullmatch(rf"{fights} duels, [1-9]\d* acked batches, 0 violations", lines[-2])
-    text = "\n".join(lines)
-    assert all(f"({kind}, " in text for kind in MOMENTS)
-    assert sum(f"({fight.__name__})" in text for fight in FIGHTS) == fights
+    assert re.fullmatch(r"3 kills, [1-9]\d* acked batches, 0 violations", lines[-1])
+    assert re.fullmatch(r"1 duels, [1-9]\d* acked batches, 0 violations", lines[-2])
     assert not list(tmp_path.iterdir()), "a directory without violations is removed"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bourn.bucket.port import Bucket
 from bourn.clock import ManualClock
-from bourn.engine import reader
+from bourn.engine import fetches
 from bourn.engine.node import Node
 from bourn.errors import BournError, Damaged
 from bourn.layout.commit import decode_header
@@ -345,7 +345,7 @@ def test_a_lost_claim_hides_no_record(storage: Storage, epoch: int) -> None:
 def test_a_damaged_object_spoils_what_it_holds_and_nothing_else(
     storage: Storage, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "FETCH_BACKOFF_SECS", 0.0001)  # it is tried four times
+    monkeypatch.setattr(fetches, "FETCH_BACKOFF_SECS", 0.0001)  # it is tried four times
 
     async def scenario(bucket: Bucket) -> None:
         async with node_on(bucket, UNCACHED) as node:

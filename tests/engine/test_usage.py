@@ -14,11 +14,11 @@ from bourn.engine.node import Node, NodeState
 from bourn.engine.state import State
 from bourn.engine.usage import Usage
 from bourn.errors import BournError, StorageFailed
-from bourn.limits import USAGE_PENDING_MAX, USAGE_STREAMS_FLUSHED_MAX
+from bourn.limits import USAGE_HOURS_KEPT, USAGE_PENDING_MAX, USAGE_STREAMS_FLUSHED_MAX
 from bourn.model.config import Age, Infinite, StreamConfig
 from bourn.model.patch import StreamPatch
 from bourn.model.resource import CreateBasin, CreateStream
-from bourn.model.usage import Interval, UsageQuery, UsageSet, Window
+from bourn.model.usage import Gauge, Interval, UsageQuery, UsageSet, Window
 from bourn.settings import EngineSettings
 from tests.engine.harness import (
     GatedBucket,
@@ -319,24 +319,30 @@ def test_a_flush_tells_the_sizes_of_so_many_streams_and_the_next_one_of_the_othe
     run(scenario())
 
 
-def test_a_basin_that_is_gone_keeps_its_usage_under_its_name_and_holds_nothing() -> None:
+def test_a_basin_that_is_gone_takes_its_usage_and_its_name_along() -> None:
     async def scenario() -> None:
-        clock = ManualClock(NOW_MS)
-        async with node_on(MemoryBucket(), BY_HAND, clock=clock) as node:
+        bucket, clock = MemoryBucket(), ManualClock(NOW_MS)
+        async with node_on(bucket, BY_HAND, clock=clock) as node:
             await with_stream(node)
             await append_each(node, "x")
+            node.meter.count("", UsageSet.ACCOUNT_OPS, "create-basin")
             await node.housekeeping.flush_usage()
+            assert BASIN.encode() in table_of(node).encode()
             clock.advance(2 * 3600)
+            node.meter.read_unary(BASIN, 100)
             await node.delete_basin(BASIN)
             await eventually(lambda: not len(node.term.state.basins))
-            assert total(node, "append-ops") == 1
-            hour = NOW_MS // 3_600_000
-            held = dict(table_of(node).basins.held(BASIN, hour, hour + 3))
-            assert held == {hour: 9, hour + 1: 9, hour + 2: 0}
-            assert table_of(node).activity.active(NOW_MS // 1000 + 7200, 2**32 - 1) == []
+            await node.housekeeping.flush_usage()
+            assert total(node, "append-ops") == total(node, "read-ops") == 0
+            assert BASIN.encode() not in table_of(node).encode()
+            assert total(node, "account-ops", "") == 1
+            last = table_of(node).encode()
+            await crash(node)
+        async with node_on(bucket, BY_HAND, clock=clock) as node:
+            assert table_of(node).encode() == last
             await with_stream(node)
             await append_each(node, "x")
-            assert total(node, "append-ops") == 2
+            assert total(node, "append-ops") == 1
 
     run(scenario())
 
@@ -420,7 +426,14 @@ class Everything:
         first_s = -(-start_s // 3600) * 3600
         return {"express": dict.fromkeys(range(first_s, end_s, 3600), 1000)}
 
+    async def sizes(self, basin: str, start_s: int, end_s: int) -> dict[int, int]:
+        assert basin == BASIN
+        return dict.fromkeys(range(-(-start_s // 3600) * 3600, end_s, 3600), 77)
+
     async def active_basins(self, start_s: int, end_s: int) -> list[str]:
+        return ["ancient-basin"] if start_s < end_s else []
+
+    async def basin_names(self, start_s: int, end_s: int) -> list[str]:
         return ["ancient-basin"] if start_s < end_s else []
 
 
@@ -439,8 +452,18 @@ def test_history_answers_for_the_periods_before_the_servers_own_and_for_no_other
                 (metric,) = await usage.basin(BASIN, query)
                 values = [(since_s - 3600 * at, 1000.0) for at in range(older, 0, -1)]
                 assert metric.values == [*values, (NOW_MS // 1000, 1.0)]
-            query = UsageQuery(UsageSet.ACTIVE_BASINS, Window(NOW_MS // 1000, 2**32 - 1), None)
-            (metric,) = await usage.account(query)
-            assert metric.values == ["ancient-basin", BASIN]
+            kept_s = NOW_MS // 1000 - USAGE_HOURS_KEPT * 3600
+            for start_s, older in ((kept_s - 7200, 2), (kept_s, 0)):
+                window = Window(start_s, NOW_MS // 1000 + 1)
+                query = UsageQuery(UsageSet.ACTIVE_BASINS, window, None)
+                (metric,) = await usage.account(query)
+                assert metric.values == ["ancient-basin", BASIN][not older :]
+                (gauge,) = await usage.basin(
+                    BASIN, UsageQuery(UsageSet.STORAGE, window, Interval.HOUR)
+                )
+                assert isinstance(gauge, Gauge)
+                assert [value for _, value in gauge.values[:older]] == [77.0] * older
+                assert gauge.values[-1] == (NOW_MS // 1000, 9.0)
+                assert len(gauge.values) == older + 1
 
     run(scenario())

@@ -26,7 +26,7 @@ from tests.support import BASIN, STREAM, batch, node_on, read_all, with_stream
 
 STEP_SECS = 0.25
 QUIET = EngineSettings(  # no job of the node's own is due while a test looks
-    epoch_poll_secs=1e6, housekeeping_secs=1e6, put_attempt_secs=1e7
+    epoch_poll_secs=1e6, history_poll_secs=1e6, housekeeping_secs=1e6, put_attempt_secs=1e7
 )
 
 
@@ -179,7 +179,7 @@ def test_a_record_that_comes_within_the_wait_is_returned_at_once(memory: Storage
             await turns()
             assert unary.done()
             assert (await unary).records_count == 1, "it does not wait to fill"
-            assert timers_within(clock, 29) <= 3 + 1, "its timer is gone"
+            assert timers_within(clock, 29) <= 4 + 1, "its timer is gone"
 
     memory.run(scenario)
 

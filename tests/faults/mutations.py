@@ -120,7 +120,11 @@ def collects_above_the_snapshots(patch: pytest.MonkeyPatch) -> None:
     def collectable_below(self: Snapshots) -> int:
         return self._term.committer.durable_ordinal
 
+    def dead(self: Snapshots) -> range:
+        return range(self._term.committer.durable_ordinal)
+
     patch.setattr(Snapshots, "collectable_below", property(collectable_below))
+    patch.setattr(Snapshots, "dead", property(dead, lambda *_: None), raising=False)
 
 
 def lost_objects_go_unnoticed(patch: pytest.MonkeyPatch) -> None:

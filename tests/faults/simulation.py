@@ -2,10 +2,11 @@
 
     python -m tests.faults.simulation 17 --trace      shows everything that happens by seed 17
 
-Three streams: `fenced` is appended to under conditions and fencing tokens, `trimmed` is cut from
-below while it grows, `churned` is created and deleted again and again. At the end the faults are
-over, a new node takes the store over, and every promise in the ledger is checked; then once more
-after a clean restart.
+In some lives a pipeline without faults of its own turns the log into history all the while, merges
+its files and cleans up behind itself. Three streams: `fenced` is appended to under conditions and
+fencing tokens, `trimmed` is cut from below while it grows, `churned` is created and deleted again
+and again. At the end the faults are over, a new node takes the store over, and every promise in the
+ledger is checked; then once more after a clean restart.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 from bourn.bucket.faults import ALL, GETS, PUTS, Fault, FaultPlan, Operation, Rule
 from bourn.errors import (
     BournError,
+    Damaged,
     ResourceAlreadyExists,
     ResourceError,
     StreamDeletionPending,
@@ -27,12 +29,15 @@ from bourn.layout.keys import WAL_PREFIX
 from bourn.model.record import Record, fence_record, trim_record
 from bourn.model.resource import CreateStream
 from bourn.settings import EngineSettings
+from tests.engine.tiering import Pipeline as HistoryPipeline
 from tests.faults.clients import Client, Pipeline, is_there, random_bodies, serving
 from tests.faults.world import SETTINGS, Gone, Host, World, in_world
 from tests.support import BASIN
 
 FENCED, TRIMMED, CHURNED = "fenced", "trimmed", "churned"
 CHAOS_EVENTS = 12
+TIERED_SHARE = 0.35  # of lives, because a pipeline makes one three times as long
+GRACE_SECS = 5.0  # that files of the history stay behind those that replace them
 LISTS = frozenset({Operation.LIST})
 SLOW = Rule(Fault.LATENCY, delay_secs=(0.001, 0.08))
 
@@ -110,6 +115,7 @@ class Simulation:
                 self.reader(TRIMMED),
                 self.follower(FENCED),
                 self.follower(TRIMMED),
+                *((self.tierer(),) if self.rng.random() < TIERED_SHARE else ()),
             )
         ):
             self.workers.append(asyncio.create_task(work, name=f"worker {number}"))
@@ -204,6 +210,30 @@ class Simulation:
                 self.world.trace.note(f"{stream} session failed: {error}")
                 position = rng.randint(max(0, position - 50), position)
             await self.pause(rng, 0.5)
+
+    # The history
+
+    async def tierer(self) -> None:
+        rng = self.fork()
+        work = HistoryPipeline(self.world.store, self.world.clock, Random(rng.getrandbits(64)))
+        replaced: dict[str, float] = {}
+        while not self.stopping:
+            await self.pause(rng, 4.0)
+            what = rng.choice(("tier", "tier", "tier", "merge"))
+            try:
+                if what == "tier":
+                    state = await work.tier(rng.choice((2, 10, 100)), rng.choice((5, 50, 500)))
+                else:
+                    state = await work.merge(parts=rng.choice((1, 2)))
+            except Damaged as error:  # the server may delete a commit while it is being listed
+                self.world.trace.note(f"{what} failed: {error}")
+                continue
+            self.world.trace.note(f"{what}: version {state.version} at {state.end_ordinal}")
+            now = self.world.clock.monotonic()
+            for key in await work.unnamed():
+                if now - replaced.setdefault(key, now) > GRACE_SECS:
+                    await self.world.store.delete(key)
+                    self.world.trace.note(f"vacuum: {key}")
 
     # Creation and deletion
 

@@ -92,6 +92,10 @@ def test_lives_hold_what_a_store_goes_through() -> None:
         "the outcome is unknown",
         "another writer took over",
         "churned is deleted",
+        "tier: version",
+        "merge: version",
+        "vacuum: history/",
+        " of history/0",
     }
     for seed in range(FIRST, FIRST + 40):
         lines = live(seed, keep_trace=True).lines or []

@@ -33,6 +33,10 @@ class Activity:
             start_s = times[-1][0]
             times[-1] = (start_s, max(at_s, start_s + 1))
 
+    def forget(self, basin: str) -> None:
+        """Forget a basin and its name."""
+        self._of.pop(basin, None)
+
     def active(self, start_s: int, end_s: int) -> list[str]:
         """Return the basins that had a stream at any instant of [start, end), by name."""
         return sorted(

@@ -118,18 +118,42 @@ class ColdStreams:
         sizes = before[firsts[rows + counts]] - before[firsts[rows]]
         return list(zip(basin_ids.tolist(), counts.tolist(), sizes.tolist(), strict=True))
 
-    def merge(self, images: Sequence[StreamImage], removed: Collection[int]) -> "ColdStreams":
+    def run_bytes(
+        self, first: int, end: int, skipped: npt.NDArray[np.bool_]
+    ) -> list[tuple[int, int]]:
+        """Return each basin's id and the metered bytes of its runs in the commits [first, end).
+
+        Rows that are `skipped` do not count.
+        """
+        runs = np.frombuffer(self.columns.runs.data, RUN_DTYPE)
+        commits = runs["commit"]
+        counted = (commits >= np.uint64(first)) & (commits < np.uint64(end))
+        if not counted.any():
+            return []
+        before = np.concatenate(
+            [[0], np.cumsum(np.where(counted, runs["metered"], 0), dtype=np.int64)]
+        )
+        offsets = np.asarray(self.columns.runs.offsets) // RUN_DTYPE.itemsize
+        sizes = np.where(skipped, 0, before[offsets[1:]] - before[offsets[:-1]])
+        basin_ids, rows = np.unique(self.columns.basin_ids, return_index=True)
+        totals = np.add.reduceat(sizes, rows)
+        return list(zip(basin_ids.tolist(), totals.tolist(), strict=True))
+
+    def merge(
+        self, images: Sequence[StreamImage], removed: Collection[int], runs_from: int = 0
+    ) -> "ColdStreams":
         """Return these streams with `images` added, or in place of the streams of their ids.
 
-        Streams with ids in `removed` are left out. Raises ValueError where two streams would have
+        Streams with ids in `removed` are left out, and so are the runs of commits below
+        `runs_from`. Raises ValueError where two streams would have
         one name or one id.
         """
         changed = StreamColumns.of(images)
         fault = changed.fault()
         if fault is not None:
             raise ValueError(fault)
-        replaced = self._rows_of(changed.ids)
-        gone = self._rows_of(np.fromiter(removed, np.uint64, len(removed)))
+        replaced = self.rows_of(changed.ids)
+        gone = self.rows_of(np.fromiter(removed, np.uint64, len(removed)))
         kept = np.ones(len(self), np.bool_)
         kept[replaced[replaced != ABSENT]] = False
         kept[gone[gone != ABSENT]] = False
@@ -137,7 +161,7 @@ class ColdStreams:
         rows = np.flatnonzero(kept)
         new_rows = np.arange(len(self), len(self) + len(changed))
         order = np.insert(rows, np.searchsorted(rows, places), new_rows)
-        return ColdStreams(self.columns.splice(changed, order))
+        return ColdStreams(self.columns.splice(changed, order).without_runs_before(runs_from))
 
     def _places(
         self, changed: StreamColumns, replaced: I64Array, kept: npt.NDArray[np.bool_]
@@ -157,7 +181,7 @@ class ColdStreams:
             places[index] = place
         return places
 
-    def _rows_of(self, ids: npt.NDArray[np.uint64]) -> I64Array:
+    def rows_of(self, ids: npt.NDArray[np.uint64]) -> I64Array:
         """Return the row of each id, or ABSENT."""
         rows = np.full(len(ids), ABSENT, np.int64)
         if len(self):

@@ -20,6 +20,8 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from bourn.catalog.cold import ABSENT, ColdStreams
 from bourn.layout.snapshot import StreamImage
@@ -51,9 +53,9 @@ class Capture(msgspec.Struct, frozen=True, eq=False):
     removed: frozenset[int]
     ids: frozenset[int]
 
-    def merge(self) -> ColdStreams:
-        """Return the rows of that instant; fit for a thread."""
-        return self.cold.merge(self.images, self.removed)
+    def merge(self, runs_from: int = 0) -> ColdStreams:
+        """Return the rows of that instant, without runs of commits below; fit for a thread."""
+        return self.cold.merge(self.images, self.removed, runs_from)
 
 
 class AddedNames:
@@ -234,6 +236,33 @@ class StreamTable(Generic[T]):
                 if len(found) == limit:
                     break
         return found
+
+    def run_bytes_at_rest(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Return each basin's id and what its cold streams have in the commits [first, end)."""
+        return self._cold.run_bytes(first, end, ~self._is_at_rest())
+
+    def facts(
+        self, of_hot: Callable[[T], tuple[int, int]]
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Return id, basin and trim point of all streams; `of_hot` tells the last two of one."""
+        at_rest = self._is_at_rest()
+        hot = np.array(
+            [(stream_id, *of_hot(stream)) for stream_id, (_, _, stream) in self._by_id.items()],
+            np.uint64,
+        ).reshape(-1, 3)
+        columns = self._cold.columns
+        cold = (columns.ids, columns.basin_ids, columns.trim_points)
+        ids, basin_ids, trim_points = (
+            np.concatenate([values[at_rest], hot[:, at]]) for at, values in enumerate(cold)
+        )
+        return ids, basin_ids, trim_points
+
+    def _is_at_rest(self) -> npt.NDArray[np.bool_]:
+        """Whether the stream of each cold row is there, and not in use."""
+        at_rest: npt.NDArray[np.bool_] = np.frombuffer(bytes(self._gone), np.uint8) == 0
+        rows = self._cold.rows_of(np.fromiter(self._by_id, np.uint64, len(self._by_id)))
+        at_rest[rows[rows != ABSENT]] = False
+        return at_rest
 
     def capture(self) -> Capture:
         """Take all changes since the last adopted capture; later ones belong to the next.

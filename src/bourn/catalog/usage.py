@@ -167,6 +167,13 @@ class UsageTable:
         for stream_id, minute, size_bytes in streams:
             self.streams.put(stream_id, minute, size_bytes)
 
+    def forget_basin(self, basin: str) -> None:
+        """Forget everything of a basin, and its name; what the account did stays."""
+        for key in list(self._of.get(basin, {})):
+            self._forget(basin, key)
+        self.basins.forget(basin)
+        self.activity.forget(basin)
+
     # Asking
 
     def totals(

@@ -22,7 +22,7 @@ class ReadBatch:
     Without records and with a tail it is a heartbeat. Without `encoded` nothing of it is shared.
     """
 
-    __slots__ = ("_encoded", "metered_bytes", "records_count", "slices", "tail")
+    __slots__ = ("_encoded", "kept", "metered_bytes", "records_count", "slices", "tail")
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class ReadBatch:
         self.metered_bytes = metered_bytes
         self._encoded = encoded
         self.tail = tail
+        self.kept: dict[object, bytes] = {}  # what it was made into, for all who were given it
 
     @property
     def is_heartbeat(self) -> bool:

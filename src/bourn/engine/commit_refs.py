@@ -15,6 +15,7 @@ class CommitRefs:
 
     def __init__(self, base: int = 0, counts: npt.NDArray[np.uint32] | None = None) -> None:
         self._base = base
+        self._released = 0
         self._counts = array("I", [] if counts is None else counts.astype(np.uint32).tobytes())
 
     @property
@@ -37,10 +38,18 @@ class CommitRefs:
     def drop(self, ordinals: Iterable[int]) -> None:
         """One run of each of these commits is gone for good."""
         for ordinal in ordinals:
+            if ordinal < self._released:
+                continue
             at = ordinal - self._base
             if at < 0 or self._counts[at] in {0, COLLECTED}:
                 raise ValueError(f"commit {ordinal} holds no run any more")
             self._counts[at] -= 1
+
+    def release(self, below: int) -> None:
+        """Whatever the commits below an ordinal hold is in the history, and not needed here."""
+        self._released = max(self._released, below)
+        counts = np.frombuffer(self._counts, np.uint32)[: max(below - self._base, 0)]
+        counts[counts != COLLECTED] = 0
 
     def dead(self, below: int) -> list[int]:
         """Commits below an ordinal that hold nothing any more and are not collected yet."""

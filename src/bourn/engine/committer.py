@@ -113,6 +113,7 @@ class Committer:
         self.failed: BournError | None = None
         self.commits = 0
         self.bytes_committed = 0
+        self.last_records = -1  # ordinal of the newest commit that has any
         self.put_latency_secs = 0.0  # moving average
 
     @property
@@ -248,6 +249,8 @@ class Committer:
         self._state.metering.appended(now_ms, runs)
         self._state.refs.add_commit(commit.ordinal, len(groups))
         self.bytes_committed += len(commit.data)
+        if groups:
+            self.last_records = commit.ordinal
 
     def _put_closed(self) -> None:
         while self._closed and self._durability.may_issue:

@@ -3,14 +3,15 @@
 A follower holds a position and nothing else. It waits on the stream (no polling), is woken when
 something became durable, and reads from its position, out of memory as long as it keeps up. So
 the hand-over from storage to live cannot lose or repeat, and a slow follower costs no memory.
+Followers of one stream that keep up are served together (`audience`).
 """
 
-import asyncio
 import random
 from collections.abc import AsyncGenerator
-from typing import Final, Self
+from math import inf
+from typing import Any, Self
 
-from bourn.clock import Clock, Timer
+from bourn.engine.audience import HEARTBEAT_SECS, Deliver, Seat, TailWait
 from bourn.engine.batch import ReadBatch
 from bourn.engine.reader import Collected
 from bourn.engine.stream import Stream
@@ -19,6 +20,7 @@ from bourn.log.cursor import (
     Cursor,
     Exhausted,
     Locate,
+    ReadLimits,
     ReadRequest,
     WaitBudget,
     finished,
@@ -30,55 +32,32 @@ from bourn.log.cursor import (
 )
 from bourn.model.record import StreamPosition
 
-HEARTBEAT_SECS: Final = (5.0, 15.0)  # drawn anew each time
 
+class ReadSession(AsyncGenerator[ReadBatch, None]):
+    """The batches of a session, and its heartbeats.
 
-class TailWait:
-    """Waits at the tail of one stream until a moment at the latest.
-
-    One timer serves many waits: when it fires too early it is set again, so being woken by data
-    costs no timer work.
+    Whoever can take a batch by a plain call sets `deliver`: as long as the session is at the tail
+    and others are too, its batches come that way (see `audience`), and the iterator waits.
     """
 
-    def __init__(self, stream: Stream, clock: Clock) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._future: asyncio.Future[None] | None = None
-        self._until = 0.0
-        self._timer: Timer | None = None
-        self._timer_at = float("inf")
+    def __init__(self, read: "Read", rng: random.Random) -> None:
+        self.deliver: Deliver | None = None
+        self._batches = read.batches(rng, self)
 
-    async def wait(self, until: float) -> None:
-        """Return when the stream moves or ends, or at `until` of the monotonic clock."""
-        future = self._future = self._stream.wait()
-        self._until = until
-        if until < self._timer_at:
-            self._set_timer(until)
-        await future
+    async def __anext__(self) -> ReadBatch:
+        return await anext(self._batches)
 
-    def _set_timer(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._clock.call_later(at - self._clock.monotonic(), self._due)
+    async def asend(self, value: None) -> ReadBatch:
+        """Return the next batch."""
+        return await self._batches.asend(value)
 
-    def _due(self) -> None:
-        self._timer, self._timer_at = None, float("inf")
-        if self._future is None or self._future.done():
-            return
-        if self._clock.monotonic() >= self._until:
-            self._stream.leave(self._future)
-            self._future.set_result(None)
-        elif self._until != float("inf"):
-            self._set_timer(self._until)
+    async def athrow(self, *error: Any) -> ReadBatch:
+        """Have the session fail."""
+        return await self._batches.athrow(*error)
 
-    def close(self) -> None:
-        """Let go of the timer and of the place among the waiters."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._future is not None:
-            self._stream.leave(self._future)
-            self._future.cancel()
+    async def aclose(self) -> None:
+        """End the session."""
+        await self._batches.aclose()
 
 
 class Read:
@@ -135,15 +114,21 @@ class Read:
                     collected.batch.tail = self._stream.tail
                 return collected.batch
 
-    async def session(self, rng: random.Random) -> AsyncGenerator[ReadBatch, None]:
+    def session(self, rng: random.Random) -> AsyncGenerator[ReadBatch, None]:
         """Yield batches and heartbeats until the read ends cleanly; errors are raised."""
+        return ReadSession(self, rng)
+
+    async def batches(
+        self, rng: random.Random, session: ReadSession
+    ) -> AsyncGenerator[ReadBatch, None]:
+        """Do the work of a session."""
         cursor = self._cursor
         if cursor is None:
             return
         wait = WaitBudget(self._request.wait_secs)
         live = False  # whether everything up to the tail was delivered, and said so
         hurried = self._term.readers_hurried
-        heartbeat_at = 0.0
+        heard_at = heartbeat_at = 0.0
         while True:
             self._raise_if_ended()
             if cursor.position < self._stream.tail.seq_num:
@@ -153,7 +138,8 @@ class Read:
                     live = await self._mark_live(collected, live=live)
                     yield collected.batch
                     wait = wait.delivered(self._now_ms())
-                    heartbeat_at = self._now() + rng.uniform(*HEARTBEAT_SECS)
+                    heard_at = self._now()
+                    heartbeat_at = heard_at + rng.uniform(*HEARTBEAT_SECS)
                 if collected.excluded or finished(cursor):
                     return
                 continue
@@ -164,12 +150,26 @@ class Read:
                 return
             if not live or self._now() >= heartbeat_at or hurried != self._term.readers_hurried:
                 live, hurried = True, self._term.readers_hurried
-                heartbeat_at = self._now() + rng.uniform(*HEARTBEAT_SECS)
+                heard_at = self._now()
+                heartbeat_at = heard_at + rng.uniform(*HEARTBEAT_SECS)
                 yield ReadBatch((), 0, 0, self._term.encoded, self._stream.tail)
-            elif wait.deadline_ms is None:
-                await self._wait.wait(heartbeat_at)
+                continue
+            seat = await self._attend(session.deliver, cursor, heard_at)
+            if seat is not None:
+                cursor, live, hurried = Cursor(seat.position), seat.is_live, seat.hurried
+                heartbeat_at = self._now() + rng.uniform(*HEARTBEAT_SECS)
             else:
-                await self._wait.wait(min(heartbeat_at, wait.deadline_ms / 1000))
+                deadline = inf if wait.deadline_ms is None else wait.deadline_ms / 1000
+                await self._wait.wait(min(heartbeat_at, deadline))
+
+    async def _attend(
+        self, deliver: Deliver | None, cursor: Cursor, heard_at: float
+    ) -> Seat | None:
+        """Be served among the others at the tail, if there are any, and nothing ends this read."""
+        request = self._request
+        if deliver is None or request.limits != ReadLimits() or request.wait_secs is not None:
+            return None
+        return await self._term.audiences.attend(self._stream, cursor.position, deliver, heard_at)
 
     async def _mark_live(self, collected: Collected, *, live: bool) -> bool:
         """Show the tail on a batch that ends a caught-up reader's turn; True while it keeps up."""

@@ -1,18 +1,21 @@
 """What a node does by itself.
 
 It purges what was deleted, drops what expired or was trimmed, deletes streams that stay empty,
-notices a newer writer, takes snapshots and collects dead commits.
+notices a newer writer and newer versions of the history, takes snapshots and collects dead commits.
 Each job is a small step that leaves everything right if the process ends behind it.
 """
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from bourn.catalog.changes import DropBasin, DropStream
 from bourn.catalog.rows import BasinRow
 from bourn.catalog.streams import Lookup, decide_delete_stream
+from bourn.engine.handover import hand_over, stream_facts
+from bourn.engine.history_index import NO_HISTORY
 from bourn.engine.meter import Meter
 from bourn.engine.snapshots import Snapshots
 from bourn.engine.stream import Stream
@@ -20,6 +23,7 @@ from bourn.engine.sweep import orphans
 from bourn.engine.term import Term
 from bourn.errors import BournError, BucketError, Fenced, Unavailable
 from bourn.layout.keys import EPOCH_PREFIX, epoch_key, wal_key
+from bourn.limits import HISTORY_COUNT_SECS
 from bourn.log.retention import is_abandoned
 
 log = logging.getLogger(__name__)
@@ -48,6 +52,10 @@ class Housekeeping:
         self._looking: asyncio.Future[None] | None = None
         self._hot_cursor: list[Stream] = []
         self._dead_since: dict[int, float] = {}
+        # (ordinal, when): what was let go of by then, ascending
+        self._handed_over = [(term.state.runs_from, self._clock.monotonic())]
+        self._counted_at = -HISTORY_COUNT_SECS
+        self._counted = NO_HISTORY
         self._swept = False
         self.collected = 0
         self.purged = 0
@@ -60,6 +68,7 @@ class Housekeeping:
         spawn(self._forever(self._purge_when_wanted), "purge")
         spawn(self._forever(self._tick), "housekeeping")
         spawn(self._forever(self._collect_when_due), "collection")
+        spawn(self._forever(self._follow_history), "history")
 
     async def _forever(self, step: Callable[[], object]) -> None:
         while self._term.committer.failed is None:
@@ -204,6 +213,7 @@ class Housekeeping:
                 found = streams.by_id(stream_id)
                 if found is not None:
                     self._look_at(found, now_ms)
+                    self._put_off(found, now_ms)
             yield
         if not self._hot_cursor:
             self._hot_cursor = streams.hot()
@@ -227,12 +237,28 @@ class Housekeeping:
         if trimmed or stream.runs.earliest_expiry_s() <= now_ms // 1000:
             self._drop_runs(stream, now_ms)
         min_age_secs = stream.row.config.delete_on_empty.min_age_secs
-        if min_age_secs and stream.last_commit < term.committer.durable_ordinal:
-            live = stream.has_live_records(now_ms)
+        if (
+            min_age_secs
+            and stream.last_commit < term.committer.durable_ordinal
+            and is_abandoned(min_age_secs, stream.last_write_ms, False, now_ms)
+        ):
+            live = term.state.has_live_records(stream, now_ms)
             if is_abandoned(min_age_secs, stream.last_write_ms, live, now_ms):
                 basin = term.state.basins.by_id(stream.row.basin_id)
                 name = "" if basin is None else basin.name
                 self._delete(Lookup(name, basin, stream.row.name, stream.row))
+
+    def _put_off(self, stream: Stream, now_ms: int) -> None:
+        """Where a row says too early a time, have the next snapshot mend it.
+
+        It was written when the records were in the log, which goes by other times.
+        """
+        state = self._term.state
+        if (
+            state.streams.in_use(stream.id) is stream
+            and state.next_check_s(stream) > now_ms // 1000
+        ):
+            state.streams.mark_dirty(stream.id)
 
     def _drop_runs(self, stream: Stream, now_ms: int) -> None:
         """Drop what is trimmed or expired."""
@@ -243,6 +269,40 @@ class Housekeeping:
         state.refs.drop(dropped)
         state.metering.removed(stream, before - runs.metered_bytes())
         state.streams.mark_dirty(stream.id)
+
+    # The history
+
+    async def _follow_history(self) -> None:
+        poll_secs = self._term.settings.history_poll_secs
+        assert poll_secs is not None
+        await self._clock.sleep(poll_secs)
+        await self.follow_history()
+
+    async def follow_history(self) -> None:
+        """Take the newest version of the history, and let go of what it holds of the log."""
+        term = self._term
+        try:
+            await term.history.refresh()
+        except (BournError, BucketError):
+            log.debug("the history could not be looked at")  # it has said why
+        state = term.state
+        state.history = term.history.current
+        # What this writer does not know to be durable is not its to let go.
+        end = min(term.history.end_ordinal, term.committer.durable_ordinal)
+        if end > state.runs_from:
+            for _ in hand_over(state, end):
+                await self._clock.sleep(0)
+            self._handed_over.append((end, self._clock.monotonic()))
+        await self.count_history()
+
+    async def count_history(self) -> None:
+        """Count what the table holds of each basin: for a new version, and now and then."""
+        term, current = self._term, self._term.history.current
+        is_old = self._clock.monotonic() - self._counted_at >= HISTORY_COUNT_SECS
+        if (is_old and current.segments) or current is not self._counted:
+            self._counted, self._counted_at = current, self._clock.monotonic()
+            sizes = await term.history.basin_sizes(stream_facts(term.state))
+            term.state.metering.history_counted(sizes)
 
     # Usage
 
@@ -262,10 +322,17 @@ class Housekeeping:
         term = self._term
         below = self.snapshots.collectable_below
         now = self._clock.monotonic()
-        dead = term.state.refs.dead(below)
-        self._dead_since = {o: self._dead_since.get(o, now) for o in dead}
         grace_secs = term.settings.collect_grace_secs
-        ripe = [o for o, since in self._dead_since.items() if now - since >= grace_secs]
+        ripe_below = max((o for o, at in self._handed_over if now - at >= grace_secs), default=0)
+        dead = term.state.refs.dead(below)
+        ripe = dead[: bisect_left(dead, ripe_below)]
+        self._dead_since = {o: self._dead_since.get(o, now) for o in dead[len(ripe) :]}
+        # Whoever finds a commit missing looks whether the newest snapshot still refers to it.
+        ripe += [
+            ordinal
+            for ordinal, since in self._dead_since.items()
+            if now - since >= grace_secs and ordinal in self.snapshots.dead
+        ]
         for chunk in _chunks(ripe, COLLECTS_AT_ONCE):
             deletions = [self._collect(ordinal) for ordinal in chunk]
             for outcome in await asyncio.gather(*deletions, return_exceptions=True):
@@ -275,7 +342,11 @@ class Housekeeping:
             await self._sweep(below)
         if ripe:
             term.state.refs.forget_collected()
-            term.state.epochs.forget_before(term.state.refs.base)
+            # The pipeline goes on from the table's end, and asks the snapshot where that lies.
+            known_end = term.history.known_end
+            base = term.state.refs.base
+            term.state.epochs.forget_before(base if known_end is None else min(base, known_end))
+            self._handed_over = [seen for seen in self._handed_over if seen[0] > base]
 
     async def _collect(self, ordinal: int) -> None:
         term = self._term

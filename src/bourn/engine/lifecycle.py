@@ -17,11 +17,14 @@ from bourn.bucket.remote import require_create_only
 from bourn.bucket.retry import Backoff
 from bourn.clock import Clock, SystemClock
 from bourn.engine.bounded import BoundedBucket
+from bourn.engine.handover import begin_with
+from bourn.engine.history import History
 from bourn.engine.housekeeping import Housekeeping
 from bourn.engine.meter import Meter
 from bourn.engine.recovery import Recovery
 from bourn.engine.tasks import Tasks
 from bourn.engine.term import Term
+from bourn.engine.usage_history import TableHistory
 from bourn.errors import BournError, Fenced, ServerDraining, Unavailable
 from bourn.layout import codec
 from bourn.layout.commit import WRITER_BYTES
@@ -64,6 +67,8 @@ class Lifecycle:
         self._writer = rng.randbytes(WRITER_BYTES)  # the name that this node claims epochs by
         self.state = NodeState.REBUILDING
         self.meter = Meter(clock)
+        self.history = History(self._bucket, self._settings, clock, rng)
+        self.usage_history = TableHistory(self._bucket, clock)
         self.failure: BournError | None = None
 
     @classmethod
@@ -94,13 +99,29 @@ class Lifecycle:
 
     async def _begin_term(self) -> None:
         recovery = Recovery(self._bucket, self._settings, self._clock, self._rng, self._writer)
-        recovered = await recovery.run(self._newest_epoch)
-        self._newest_epoch = recovered.epoch
+        loading = asyncio.ensure_future(self.history.load())
+        try:
+            recovered = await recovery.run(self._newest_epoch)
+            self._newest_epoch = recovered.epoch
+            await loading
+            await self.history.require(recovered.state.history_needed)
+        except BaseException:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+            raise
+        begin_with(recovered, self.history)
         term = Term(
-            recovered, self._bucket, self._settings, self._clock, self._rng, self._on_failed
+            recovered,
+            self._bucket,
+            self._settings,
+            self._clock,
+            self._rng,
+            self.history,
+            self._on_failed,
         )
         self.meter.resume(term.state.metering.table)
         housekeeping = Housekeeping(term, self._on_failed, self.meter)
+        await housekeeping.count_history()
         housekeeping.start()
         self._term, self._housekeeping = term, housekeeping
         self.state = NodeState.SERVING

@@ -102,7 +102,9 @@ class Meter:
 
         def size_of(stream_id: int) -> int | None:
             stream: Stream | None = term.state.streams.by_id(stream_id)
-            return None if stream is None else stream.runs.metered_bytes()
+            if stream is None:
+                return None
+            return term.state.stored_bytes(stream, self._clock.now_ms())
 
         self._catch_up()
         lines = [

@@ -4,13 +4,13 @@ The same transitions serve a running node and recovery, like all of `state`. Siz
 but kept: what the runs of a basin's streams hold, whatever added them or took them away.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
 from bourn.catalog.basin_table import BasinTable
 from bourn.catalog.cold import ColdStreams
 from bourn.catalog.rows import BasinRow, StreamRow
-from bourn.catalog.usage import HOUR_MS, MINUTE_MS, UsageTable
+from bourn.catalog.usage import HOUR_MS, MINUTE_MS, UsageLine, UsageTable
 from bourn.engine.stream import Stream
 from bourn.limits import USAGE_STREAMS_CHANGED_MAX, USAGE_STREAMS_FLUSHED_MAX
 
@@ -25,7 +25,8 @@ class Metering:
         """Without a table, one begins here: with the streams that are there already."""
         self.table = UsageTable() if table is None else table
         self._basins = basins
-        self._bytes: dict[int, int] = {}
+        self._bytes: dict[int, int] = {}  # of the log
+        self._history: dict[int, int] = {}  # of the table, as counted last
         self._streams: dict[int, int] = {}
         for basin_id, streams, size_bytes in cold.usage():
             self._streams[basin_id] = streams
@@ -82,12 +83,27 @@ class Metering:
             self.table.activity.end(basin.name, gone_ms // 1000)
 
     def basin_dropped(self, row: BasinRow) -> None:
-        """Note that a basin is gone; its name keeps what it used."""
+        """Note that a basin is gone, and with it all that tells of it, its name too."""
         self._bytes.pop(row.id, None)
+        self._history.pop(row.id, None)
         self._streams.pop(row.id, None)
         self._changed_basins.discard(row.id)
-        if self.table.basins.last_value(row.name):
-            self.table.basins.put(row.name, (row.deleted_at_ms or row.created_at_ms) // HOUR_MS, 0)
+        self.table.forget_basin(row.name)
+
+    def flushed(
+        self,
+        number: int,
+        lines: Iterable[UsageLine],
+        basins: Iterable[BasinSize],
+        streams: Iterable[StreamSize],
+    ) -> None:
+        """Take over what a writer counted; of a basin that is gone by now, nothing."""
+        self.table.flush(
+            number,
+            [line for line in lines if not line.basin or self._basins.get(line.basin)],
+            [size for size in basins if self._basins.get(size[0])],
+            streams,
+        )
 
     # Sizes
 
@@ -97,6 +113,29 @@ class Metering:
             self._resize(stream.row.basin_id, -metered_bytes)
             self._changed(stream.id)
 
+    def handed_over(self, basin_id: int, metered_bytes: int) -> None:
+        """Note that the log holds less: what is gone from it is counted with the history."""
+        if metered_bytes:
+            self._resize(basin_id, -metered_bytes)
+
+    def history_counted(self, sizes: Mapping[int, int]) -> None:
+        """Take over what the history holds of each basin."""
+        for basin_id in self._history.keys() | sizes.keys():
+            if self._history.get(basin_id, 0) != sizes.get(basin_id, 0):
+                self._changed_basins.add(basin_id)
+        self._history = dict(sizes)
+
+    def history_removed(self, stream: Stream, metered_bytes: int) -> None:
+        """Note that the history's records of a stream count no more, ahead of the next count."""
+        basin_id = stream.row.basin_id
+        if metered_bytes and basin_id in self._history:
+            left = self._history[basin_id] - metered_bytes
+            self._history[basin_id] = max(left, 0)
+            self._changed_basins.add(basin_id)
+
+    def _held(self, basin_id: int) -> int:
+        return self._bytes.get(basin_id, 0) + self._history.get(basin_id, 0)
+
     def streams_of(self, basin_id: int) -> int:
         """Return how many streams a basin has, those included that are being deleted."""
         return self._streams.get(basin_id, 0)
@@ -104,7 +143,7 @@ class Metering:
     def basin_bytes(self, basin: str) -> int | None:
         """Return what a basin's streams hold; None where there is no such basin."""
         row = self._basins.get(basin)
-        return None if row is None else self._bytes.get(row.id, 0)
+        return None if row is None else self._held(row.id)
 
     def changed_sizes(
         self, now_ms: int, size_of: Callable[[int], int | None]
@@ -116,7 +155,7 @@ class Metering:
         basins: list[BasinSize] = []
         for basin_id in sorted(self._changed_basins):
             row = self._basins.by_id(basin_id)
-            size_bytes = self._bytes.get(basin_id, 0)
+            size_bytes = self._held(basin_id)
             if row is not None and self.table.basins.last_value(row.name) != size_bytes:
                 basins.append((row.name, now_ms // HOUR_MS, size_bytes))
         self._changed_basins.clear()

@@ -24,23 +24,20 @@ from bourn.catalog.streams import (
     decide_reconfigure_stream,
     stream_config,
 )
-from bourn.engine.accounts import Accounts
-from bourn.engine.appender import Appender
+from bourn.engine.appends import Appends
 from bourn.engine.batch import ReadBatch
 from bourn.engine.follower import Read, open_read
 from bourn.engine.lifecycle import NodeState
 from bourn.engine.quotas import check_quota
-from bourn.engine.room import BATCH_ROOM_BYTES_MIN
-from bourn.engine.sealing import Opener, Sealer, opener_for, sealer_for
+from bourn.engine.sealing import Opener, opener_for
 from bourn.engine.term import Term
-from bourn.errors import BasinNotFound, BournError, RequestError
-from bourn.layout.records import RecordBatch
+from bourn.errors import BasinNotFound, BournError
 from bourn.log.cursor import ReadRequest
 from bourn.model.config import BasinConfig, ResolvedStreamConfig, StreamConfig
 from bourn.model.keys import NO_KEY, CustomerKey
 from bourn.model.names import list_limit
 from bourn.model.patch import BasinPatch, StreamPatch
-from bourn.model.record import AppendAck, StreamPosition
+from bourn.model.record import StreamPosition
 from bourn.model.resource import CreateBasin, CreateStream, EnsureBasin
 
 T = TypeVar("T")
@@ -62,7 +59,7 @@ class StreamPage(NamedTuple):
     has_more: bool
 
 
-class Node(Accounts):
+class Node(Appends):
     """A running store on one bucket. Made by `Node.open`, ended by `close`."""
 
     # Basins
@@ -223,72 +220,6 @@ class Node(Accounts):
         return answer
 
     # Records
-
-    async def append(
-        self,
-        basin: str,
-        name: str,
-        batch: RecordBatch,
-        *,
-        match_seq_num: int | None = None,
-        fencing_token: str | None = None,
-        config: StreamConfig | None = None,
-        on_admitted: Callable[[], None] | None = None,
-    ) -> AppendAck:
-        """Append a batch, whole or not at all; durable when it returns.
-
-        `on_admitted` is called when the batch has its turn, behind the wait for room.
-        """
-        term = self._term or await self._current()
-        size_bytes = len(batch.payload)
-        if size_bytes < BATCH_ROOM_BYTES_MIN:  # noqa: PLR1730  as `room_of`, which takes a call
-            size_bytes = BATCH_ROOM_BYTES_MIN
-        if not term.room.try_take(size_bytes):
-            await term.room.take(size_bytes)
-        try:
-            stream = term.find(basin, name)
-            if stream is None or stream.row.deleted_at_ms is not None:
-                await self._fresh(term)
-                stream = await term.open_stream(basin, name, AutoCreateOn.APPEND, config)
-        except BaseException:
-            term.room.give_back(size_bytes)
-            raise
-        if on_admitted is not None:
-            on_admitted()
-        try:
-            return await term.submit(stream, batch, match_seq_num, fencing_token)
-        except RequestError:
-            await self._fresh(term)  # a refusal tells a state, as a read does
-            raise
-
-    async def appender(
-        self,
-        basin: str,
-        name: str,
-        config: StreamConfig | None = None,
-        key: CustomerKey = NO_KEY,
-    ) -> Appender:
-        """Open a stream for many appends in order; close it when done."""
-        term = await self._leading()
-        stream = await term.open_stream(basin, name, AutoCreateOn.APPEND, config)
-        return Appender(term, stream, sealer_for(basin, stream.row, key))
-
-    async def sealer(
-        self, basin: str, name: str, key: CustomerKey, config: StreamConfig | None = None
-    ) -> Sealer | None:
-        """Return who encrypts for a stream to append to, created if need be; None for plaintext."""
-        term = self._term or await self._current()
-        stream = term.find(basin, name)
-        if stream is None or stream.row.deleted_at_ms is not None:
-            await self._fresh(term)
-            stream = await term.open_stream(basin, name, AutoCreateOn.APPEND, config)
-        if stream.row.cipher is None:
-            return None
-        try:
-            return sealer_for(basin, stream.row, key)
-        except RequestError:
-            await self._fresh(term)
-            raise
 
     async def check_tail(self, basin: str, name: str) -> StreamPosition:
         """Return the durable tail."""

@@ -30,6 +30,7 @@ class Snapshots:
         if term.recovered.snapshot is not None:
             self._kept.append((self._ordinal_at, term.recovered.snapshot))
         self.taken = 0
+        self.dead: frozenset[int] = frozenset()  # commits that the newest does not refer to
 
     @property
     def collectable_below(self) -> int:
@@ -68,15 +69,17 @@ class Snapshots:
         position = committer.position(ordinal)
         meta = term.state.meta(position, ordinal, self._clock.now_ms())
         capture = streams.capture()
+        dead = frozenset(term.state.refs.dead(ordinal))
         bytes_at = committer.bytes_committed
         loop = asyncio.get_running_loop()
         try:
             durable = committer.after(ordinal - 1)
-            merged: ColdStreams = await loop.run_in_executor(None, capture.merge)
+            runs_from = term.state.runs_from
+            merged: ColdStreams = await loop.run_in_executor(None, capture.merge, runs_from)
             data = await loop.run_in_executor(None, encode_snapshot, meta, merged.columns)
             if durable is not None:
                 await durable
-            await self._put(snapshot_key(position), data)
+            is_new = await self._put(snapshot_key(position), data)
         except BaseException:
             streams.abandon(capture)
             raise
@@ -84,17 +87,24 @@ class Snapshots:
         self._taken_at = self._clock.monotonic()
         self._bytes_at, self._ordinal_at = bytes_at, ordinal
         self.taken += 1
+        if is_new:
+            self.dead = dead
         if not self._kept or self._kept[-1][1] != position:
             self._kept.append((ordinal, position))
         await self._forget_old()
 
-    async def _put(self, key: str, data: bytes) -> None:
+    async def _put(self, key: str, data: bytes) -> bool:
+        """Create the object; False where it is there already.
+
+        Only this epoch's writer names its positions: the state is the same but for what has been
+        dropped since, or a put's reply was lost.
+        """
         try:
             await self._term.bucket.put_if_absent(key, data)
         except ObjectExists:
-            # Only this epoch's writer names its positions: the state is the same, or a put whose
-            # reply was lost.
             log.debug("%s is there already", key)
+            return False
+        return True
 
     async def _forget_old(self) -> None:
         """Delete all but the newest snapshots."""

@@ -27,9 +27,11 @@ from bourn.catalog.table import StreamTable
 from bourn.catalog.tokens import TokenTable, decode_tokens, encode_tokens
 from bourn.catalog.usage import EXTRA_KEY, UsageTable
 from bourn.engine.commit_refs import CommitRefs
+from bourn.engine.history_index import NO_HISTORY, HistoryVersion
 from bourn.engine.metering import Metering
 from bourn.engine.stream import Stream, hydrate, new_stream
 from bourn.errors import Damaged, OutOfSequence, Undecodable
+from bourn.layout.columns import StreamImage
 from bourn.layout.commit import Commit
 from bourn.layout.entry import Entry
 from bourn.layout.keys import LogPosition, snapshot_key
@@ -41,6 +43,7 @@ from bourn.log.sequencer import StreamState, replay
 from bourn.model.record import Command
 
 TOKENS: Final = "tokens"  # their part of a snapshot
+HISTORY: Final = "history"  # from which ordinal on its runs are; what is older is in the table
 
 
 class State:
@@ -58,7 +61,12 @@ class State:
         self.basins = basins
         self.metering = Metering(basins, cold, usage)
         self.tokens = TokenTable()
-        self.streams: StreamTable[Stream] = StreamTable(cold, hydrate, Stream.image, self._is_idle)
+        self.streams: StreamTable[Stream] = StreamTable(
+            cold, self._hydrated, self._image, self._is_idle
+        )
+        self.history: HistoryVersion = NO_HISTORY  # that serves reads
+        self.history_needed = 0  # the ordinal that a table must reach to stand for what is gone
+        self.runs_from = 0  # what lies in older commits is in the history; see `handover`
         self.epochs = epochs
         self.next_resource_id = next_resource_id
         self.refs = _refs(cold, next_ordinal)
@@ -76,6 +84,7 @@ class State:
             usage = UsageTable.decode(meta.extra[EXTRA_KEY]) if EXTRA_KEY in meta.extra else None
         except Undecodable as error:
             raise Damaged(snapshot_key(meta.position), str(error)) from error
+        history_needed = int.from_bytes(meta.extra.get(HISTORY, b""), "little")
         state = cls(
             BasinTable(rows),
             ColdStreams(snapshot.columns),
@@ -85,6 +94,7 @@ class State:
             usage,
         )
         state.tokens = TokenTable(tokens)
+        state.history_needed = history_needed
         return state
 
     @property
@@ -108,6 +118,8 @@ class State:
         extra = {EXTRA_KEY: self.metering.table.encode()}
         if len(self.tokens):
             extra[TOKENS] = encode_tokens(self.tokens)
+        if self.runs_from:
+            extra[HISTORY] = self.runs_from.to_bytes(8, "little")
         return extra
 
     def take_id(self) -> int:
@@ -125,7 +137,7 @@ class State:
             case DropBasin(id=basin_id):
                 self.metering.basin_dropped(self.basins.drop(basin_id))
             case CountUsage(number=number, lines=lines, basins=basins, streams=streams):
-                self.metering.table.flush(number, lines, basins, streams)
+                self.metering.flushed(number, lines, basins, streams)
             case PutToken(row=token):
                 self.tokens.put(token)
             case DropToken(id=token_id):
@@ -146,6 +158,9 @@ class State:
                 if stream is not None:
                     self.refs.drop(run.commit for run in stream.runs)
                     self.metering.stream_dropped(stream)
+                    self.metering.history_removed(
+                        stream, self._in_history(stream, stream.row.deleted_at_ms or 0)
+                    )
                     self.streams.remove(stream_id)
                 return stream
         return None
@@ -173,8 +188,44 @@ class State:
         self.metering.appended(commit.header.created_ms, runs)
         self.durable_ordinal = ordinal + 1
 
+    # Streams, with what the history has of them
+
+    def stored_bytes(self, stream: Stream, now_ms: int) -> int:
+        """Return the metered bytes of a stream, in the log and in the history."""
+        return stream.runs.metered_bytes(self.runs_from) + self._in_history(stream, now_ms)
+
+    def _in_history(self, stream: Stream, now_ms: int) -> int:
+        return self.history.stored_bytes(stream.id, stream.trim_point, now_ms // 1000)
+
+    def has_live_records(self, stream: Stream, now_ms: int) -> bool:
+        """Whether any record of a stream is neither trimmed nor expired, or may be so."""
+        return (
+            stream.has_live_records(now_ms)
+            or not self.history.is_complete
+            or self.history.live_until_s(stream.id, stream.trim_point) > now_ms // 1000
+        )
+
+    def next_check_s(self, stream: Stream) -> int:
+        """When housekeeping must look at a stream next, in Unix seconds."""
+        return stream.next_check_s(self._live_until_s(stream))
+
+    def _live_until_s(self, stream: Stream) -> int:
+        if len(stream.runs) or not stream.row.config.delete_on_empty.min_age_secs:
+            return 0  # nobody asks
+        return self.history.live_until_s(stream.id, stream.state.trim_point)
+
+    def _image(self, stream: Stream) -> StreamImage:
+        return stream.image(self._live_until_s(stream))
+
+    def _hydrated(self, image: StreamImage) -> Stream:
+        stream = hydrate(image)
+        stream.runs.drop_before_commit(self.runs_from)
+        return stream
+
     def _is_idle(self, stream: Stream) -> bool:
-        return stream.is_idle(self.durable_ordinal)
+        first = stream.runs.first_commit
+        is_handed_over = first is None or first >= self.runs_from
+        return is_handed_over and stream.is_idle(self.durable_ordinal)
 
 
 def _refs(cold: ColdStreams, next_ordinal: int) -> CommitRefs:

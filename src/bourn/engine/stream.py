@@ -139,8 +139,11 @@ class Stream:
         first = self.runs.find_seq(self.trim_point)
         return any(self.runs.row(at).expires_s > now_s for at in range(first, len(self.runs)))
 
-    def next_check_s(self) -> int:
-        """When housekeeping must look at the stream next, in Unix seconds."""
+    def next_check_s(self, live_until_s: int = 0) -> int:
+        """When housekeeping must look at the stream next, in Unix seconds.
+
+        `live_until_s` is when the last record expires that the history has of it.
+        """
         if self.row.deleted_at_ms is not None:
             return 0
         if self.runs.find_seq(self.state.trim_point):
@@ -150,9 +153,10 @@ class Stream:
         min_age_secs = self.row.config.delete_on_empty.min_age_secs
         if not min_age_secs:
             return NEVER_S
-        return min(-(-self.last_write_ms // 1000) + min_age_secs, NEVER_S)
+        empty_s = -(-self.last_write_ms // 1000) + min_age_secs
+        return min(max(empty_s, live_until_s), NEVER_S)
 
-    def image(self) -> StreamImage:
+    def image(self, live_until_s: int = 0) -> StreamImage:
         """Everything that a snapshot keeps of the stream, as admitted so far."""
         state = self.state
         return StreamImage(
@@ -166,7 +170,7 @@ class Stream:
             trim_point=state.trim_point,
             last_write_ms=self.last_write_ms,
             runs=self.runs.to_bytes(),
-            next_check_s=self.next_check_s(),
+            next_check_s=self.next_check_s(live_until_s),
         )
 
 

@@ -57,12 +57,13 @@ class EncodedBatches:
         self._bytes_max = bytes_max
         # Tiny ones weigh less than the objects that hold them, and are bounded by these.
         self._wires_max = max(bytes_max // WIRE_OBJECT_BYTES, WIRES_MIN)
-        self._wires: OrderedDict[tuple[int, int], bytes] = OrderedDict()  # by stream and seq_num
+        # By stream, seq_num and count: out of the table, batches begin and end elsewhere.
+        self._wires: OrderedDict[tuple[int, int, int], bytes] = OrderedDict()
         self.bytes_held = 0
 
     def wire(self, entry: Entry) -> bytes:
         """Return the batch as `records` fields of a ReadBatch message."""
-        place = (entry.stream_id, entry.first_seq_num)
+        place = (entry.stream_id, entry.first_seq_num, entry.count)
         wire = self._wires.get(place)
         if wire is None:
             wire = encode_sequenced(

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from bourn.bucket.port import Bucket
-from bourn.catalog.changes import Change, Decision, PutBasin, PutStream, encode_change
+from bourn.catalog.changes import Change, CountUsage, Decision, PutBasin, PutStream, encode_change
 from bourn.catalog.rows import BasinRow, StreamRow
 from bourn.catalog.streams import AutoCreateOn, Lookup, decide_auto_create
 from bourn.clock import Clock
+from bourn.engine.audience import Audiences
 from bourn.engine.committer import Committer
+from bourn.engine.history import History
 from bourn.engine.puts import DurablePuts
 from bourn.engine.quotas import check_quota
 from bourn.engine.reader import LogReader
@@ -54,8 +56,10 @@ class Term:
         settings: EngineSettings,
         clock: Clock,
         rng: random.Random,
+        history: History,
         on_failed: Callable[[BournError], None],
     ) -> None:
+        self.history = history
         self.epoch = recovered.epoch
         self.recovered = recovered
         self.state = recovered.state
@@ -67,7 +71,10 @@ class Term:
         self.tail_cache = TailCache(settings.tail_cache_bytes)
         self.encoded = EncodedBatches(settings.encoded_cache_bytes)
         self.reader = LogReader(
-            bucket, self.state.epochs, self.tail_cache, self.encoded, settings, clock, rng
+            bucket, self.state.epochs, history, self.tail_cache, self.encoded, settings, clock, rng
+        )
+        self.audiences = Audiences(
+            self.reader, self.encoded, clock, rng, self.tasks, lambda: self.readers_hurried
         )
         self.puts = DurablePuts(bucket, settings, clock, rng)
         self.committer = Committer(
@@ -84,6 +91,7 @@ class Term:
             on_failed=on_failed,
         )
         self.last_change = -1  # ordinal of the commit that holds the newest catalog change
+        self.last_catalog_change = -1  # the same, without counts of usage
         self.deleting: set[int] = set()  # streams whose deletion is in the log and not yet done
         self.purge_wanted = asyncio.Event()
         self.readers_hurried = 0  # how often readers at the tail were asked for a heartbeat
@@ -184,6 +192,8 @@ class Term:
                 self.deleting.add(stream.id)
             self.purge_wanted.set()
         self.last_change = ordinal
+        if not isinstance(change, CountUsage):
+            self.last_catalog_change = ordinal
         return stream
 
     async def decide(self, decide: Callable[[], Decision[Row]]) -> Decision[Row]:

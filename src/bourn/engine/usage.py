@@ -29,6 +29,7 @@ Totals = dict[str, dict[int, int]]  # by label, then by the instant at which the
 
 GIB: Final = 2**30
 MILLION: Final = 1_000_000
+HOUR: Final = Interval.HOUR.secs
 HOURS_PER_MONTH: Final = 730  # a twelfth of a year
 _OPERATIONS: Final = (UsageSet.APPEND_OPS, UsageSet.READ_OPS, UsageSet.BASIN_OPS)
 
@@ -37,7 +38,8 @@ class UsageHistory(Protocol):
     """Usage from before what the server itself keeps: the seam to the pipeline's usage table.
 
     Periods begin at whole multiples of the interval. The server asks for [start, end) where `end`
-    is the first period of its own, so nothing is counted twice.
+    is the first period of its own, so nothing is counted twice. None of it ever fails: what
+    cannot be told is missing.
     """
 
     async def totals(
@@ -46,8 +48,16 @@ class UsageHistory(Protocol):
         """Return totals by label and instant; the account's basin is the empty name."""
         ...
 
+    async def sizes(self, basin: str, start_s: int, end_s: int) -> dict[int, int]:
+        """Return what a basin held at the end of each hour, by the instant at which it begins."""
+        ...
+
     async def active_basins(self, start_s: int, end_s: int) -> list[str]:
         """Return the names of basins that had a stream in the window."""
+        ...
+
+    async def basin_names(self, start_s: int, end_s: int) -> list[str]:
+        """Return the names of basins that used anything in the window."""
         ...
 
 
@@ -61,7 +71,17 @@ class NoHistory:
         _ = basin, of, interval, start_s, end_s
         return {}
 
+    async def sizes(self, basin: str, start_s: int, end_s: int) -> dict[int, int]:
+        """Return nothing."""
+        _ = basin, start_s, end_s
+        return {}
+
     async def active_basins(self, start_s: int, end_s: int) -> list[str]:
+        """Return nobody."""
+        _ = start_s, end_s
+        return []
+
+    async def basin_names(self, start_s: int, end_s: int) -> list[str]:
         """Return nobody."""
         _ = start_s, end_s
         return []
@@ -105,9 +125,7 @@ class Usage:
     async def basin(self, basin: str, query: UsageQuery) -> list[Metric]:
         """Answer for a basin."""
         if query.set is UsageSet.STORAGE:
-            return await self._node.ask_usage(
-                lambda term: self._basin_storage(term, basin, query.window)
-            )
+            return await self._basin_sizes(basin, query.window)
         return await self._accumulations(basin, query)
 
     async def stream(self, basin: str, stream: str, query: UsageQuery) -> list[Metric]:
@@ -150,10 +168,30 @@ class Usage:
         names = await self._node.ask_usage(
             lambda term: term.state.metering.table.activity.active(*window)
         )
-        older = await self._history.active_basins(*window)
+        older: list[str] = []
+        since_s = self._sizes_since_s()
+        if window.start_s < since_s:
+            older = await self._history.active_basins(window.start_s, min(window.end_s, since_s))
         return Label("active_basins", sorted({*names, *older}))
 
     # Sizes
+
+    def _sizes_since_s(self) -> int:
+        """Return from when on the server itself knows sizes of basins, and which were active."""
+        return max(self._clock.now_ms() // 1000 // HOUR - USAGE_HOURS_KEPT, 0) * HOUR
+
+    async def _basin_sizes(self, basin: str, window: Window) -> list[Metric]:
+        metrics = await self._node.ask_usage(lambda term: self._basin_storage(term, basin, window))
+        since_s = self._sizes_since_s()
+        if window.start_s >= since_s:
+            return metrics
+        until_s = min(window.end_s, since_s)
+        older = await self._history.sizes(basin, window.start_s, until_s)
+        found = {instant: float(value) for instant, value in older.items()}
+        for metric in metrics:
+            assert isinstance(metric, Gauge)
+            found |= dict(metric.values)
+        return [Gauge(METERED_SIZE, Unit.BYTES, sorted(found.items()))] if found else []
 
     def _basin_storage(self, term: Term, basin: str, window: Window) -> list[Metric]:
         metering = term.state.metering
@@ -175,7 +213,7 @@ class Usage:
         found = _sizes(
             term.state.metering.table.streams.held,
             stream.id,
-            stream.runs.metered_bytes(),
+            term.state.stored_bytes(stream, self._clock.now_ms()),
             Interval.MINUTE,
             window,
             self._clock.now_ms(),
@@ -192,7 +230,7 @@ class Usage:
         if not prices.are_set:
             return []
         interval, window = query.interval, query.window
-        names = await self._node.ask_usage(lambda term: term.state.metering.table.basin_names())
+        names = await self._basins(window, interval)
         costs: dict[str, dict[int, float]] = {}
         for basin in names:
             for of, dimension, price in (
@@ -213,6 +251,19 @@ class Usage:
             for dimension, found in sorted(costs.items())
         ]
 
+    async def _basins(self, window: Window, interval: Interval) -> list[str]:
+        """Return all who may have used anything in a window."""
+
+        def ask(term: Term) -> tuple[list[str], int]:
+            table = term.state.metering.table
+            return table.basin_names(), table.since_s(interval.secs)
+
+        names, since_s = await self._node.ask_usage(ask)
+        if window.start_s >= since_s:
+            return names
+        older = await self._history.basin_names(window.start_s, min(window.end_s, since_s))
+        return sorted({*names, *older})
+
     async def _cost_storage(
         self, costs: dict[str, dict[int, float]], basin: str, query: UsageQuery
     ) -> None:
@@ -220,9 +271,7 @@ class Usage:
         secs = query.interval.secs
         first_s = -(-query.window.start_s // secs) * secs
         last_s = -(-query.window.end_s // secs) * secs  # a day's hours, though the window ends
-        gauges = await self._node.ask_usage(
-            lambda term: self._basin_storage(term, basin, Window(first_s, last_s))
-        )
+        gauges = await self._basin_sizes(basin, Window(first_s, last_s))
         price = self._prices.storage_gib_month / GIB / HOURS_PER_MONTH
         for gauge in gauges:
             assert isinstance(gauge, Gauge)
