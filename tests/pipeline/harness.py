@@ -3,27 +3,47 @@
 import asyncio
 import io
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bourn.bucket.delta_log import read_table
 from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Bucket, Data, ObjectInfo
 from bourn.bucket.retry import Retry
-from bourn.clock import SystemClock
+from bourn.clock import Clock, SystemClock
 from bourn.engine.node import Node
 from bourn.errors import BucketUnavailable
+from bourn.layout.history.delta import HISTORY_PREFIX, Add, parse_segment_key
 from bourn.layout.history.facts import SegmentFacts
+from bourn.layout.history.index import decode_index
+from bourn.layout.history.schema import SCHEMA
 from bourn.model.record import Record
 from bourn.model.resource import CreateBasin, CreateStream
+from bourn.pipeline.files import Files
+from bourn.pipeline.job import Tools
+from bourn.pipeline.living import Living, u64_of
+from bourn.pipeline.merge import Merge
 from bourn.pipeline.names import StreamNames
 from bourn.pipeline.place import Place
 from bourn.pipeline.progress import Progress
+from bourn.pipeline.retain import Retain
+from bourn.pipeline.rewrite import (
+    Shuffle,
+    Tally,
+    Written,
+    kept_of,
+    pieces_of,
+    read_rows,
+    rewrite_file,
+    write_files,
+)
 from bourn.pipeline.scan import LogSpan
 from bourn.pipeline.session import Spark
-from bourn.pipeline.tasks import write_segment
+from bourn.pipeline.tasks import nonce_at, write_segment
 from bourn.pipeline.tier import Tier, cut
 from bourn.settings import PipelineSettings
 from tests.engine.harness import crash
@@ -44,11 +64,17 @@ def retry(secs: float = 0.2) -> Retry:
     return Retry(CLOCK, random.Random(1), secs)
 
 
+class NoSpark(Spark):
+    """What stands where nobody asks for one."""
+
+    is_running = True
+
+
 class InProcessTier(Tier):
     """The job with its tasks done here, one after the other."""
 
     def __init__(self, bucket: Bucket, seed: int = 1, *, tasks: int = 3) -> None:
-        spark = Spark(PipelineSettings())
+        spark = NoSpark(PipelineSettings())
         super().__init__(bucket, NOWHERE, spark, CLOCK, random.Random(seed), retry())
         self._tasks = tasks
 
@@ -57,7 +83,7 @@ class InProcessTier(Tier):
     ) -> list[SegmentFacts]:
         facts = []
         for run in cut(span, self._tasks):
-            nonce = self._rng.getrandbits(64)
+            nonce = nonce_at(CLOCK.now_ms(), self._rng)
             facts.append(await write_segment(self._bucket, run, names, nonce, retry()))
         return [found for found in facts if found is not None]
 
@@ -193,3 +219,119 @@ async def rows_in(bucket: Bucket) -> list[Row]:
 
 async def objects_in(bucket: Bucket, prefix: str) -> list[str]:
     return [info.key async for info in bucket.list(prefix)]
+
+
+def tools_on(
+    bucket: Bucket, seed: int = 1, *, clock: Clock = CLOCK, settings: PipelineSettings | None = None
+) -> Tools:
+    """What a job works with, without a Spark."""
+    settings = settings or PipelineSettings(merge_files=2)
+    spark = Spark(settings)
+    return Tools(bucket, NOWHERE, spark, clock, random.Random(seed), retry(), settings)
+
+
+class InProcessFiles(Files):
+    """Files, with the tasks done here, one after the other; the shuffle is a dict."""
+
+    def __init__(self, tools: Tools, *, cores: int = 3) -> None:
+        super().__init__(tools)
+        self._cores = cores
+
+    def _nonce(self) -> int:
+        return nonce_at(self._tools.clock.now_ms(), self._tools.rng)
+
+    async def _shuffled(
+        self,
+        adds: Sequence[Add],
+        share_out: Callable[[int], Shuffle],
+        living: Living,
+        progress: Progress,
+    ) -> list[Written]:
+        bucket, again = self._tools.bucket, self._tools.retry
+        shuffle = share_out(self._cores)
+        parts: dict[int, list[bytes]] = {}
+        written: list[Written] = []
+        for add in adds:
+            rows = await read_rows(bucket, add, again)
+            kept = kept_of(rows, living)
+            written.append(Tally(add.path, rows.num_rows, kept.num_rows))
+            for part, piece in pieces_of(kept, shuffle.cuts):
+                parts.setdefault(part, []).append(piece)
+        for part, pieces in parts.items():
+            self._tools.rng.shuffle(pieces)  # they come in any order
+            written += await write_files(bucket, shuffle, part, pieces, self._nonce(), again)
+        return written
+
+    async def _rewritten(
+        self, adds: Sequence[Add], living: Living, progress: Progress
+    ) -> list[Written]:
+        written: list[Written] = []
+        for add in adds:
+            tally, facts = await rewrite_file(
+                self._tools.bucket, add, living, self._nonce(), self._tools.retry
+            )
+            written += [tally] if facts is None else [tally, facts]
+        return written
+
+
+def merge_on(bucket: Bucket, seed: int = 1, **more: Any) -> Merge:
+    """The job with its tasks done here."""
+    tools = tools_on(bucket, seed, **more)
+    return Merge(tools, InProcessFiles(tools))
+
+
+def retain_on(bucket: Bucket, seed: int = 1, **more: Any) -> Retain:
+    """The job with its tasks done here."""
+    tools = tools_on(bucket, seed, **more)
+    return Retain(tools, InProcessFiles(tools))
+
+
+async def whole_rows_in(bucket: Bucket) -> list[tuple[Any, ...]]:
+    """Every column of every row of the table, by stream and number; headers as they are."""
+    rows: list[tuple[Any, ...]] = []
+    for add in (await read_table(bucket)).live.values():
+        table = pq.read_table(io.BytesIO(await bucket.get(add.key)))
+        columns = [
+            table.column(name).cast(pa.int64()).to_pylist()
+            if name == "arrival"
+            else table.column(name).to_pylist()
+            for name in SCHEMA.names
+        ]
+        rows += zip(*columns, strict=True)
+    return sorted(rows, key=lambda row: (row[2] % 2**64, row[3] % 2**64))
+
+
+async def check_files(bucket: Bucket) -> None:
+    """Assert what holds between the files of a table, whoever made its last version."""
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for add in (await read_table(bucket)).live.values():
+        index = decode_index(await bucket.get(add.index_key), add.index_key)
+        rows = pq.read_table(io.BytesIO(await bucket.get(add.key)))
+        assert rows.num_rows == add.tag("rows")
+        keys = list(
+            zip(
+                u64_of(rows, "stream_id").tolist(),
+                u64_of(rows, "seq_num").tolist(),
+                strict=True,
+            )
+        )
+        assert keys == sorted(set(keys)), f"{add.path} is not sorted, or has a row twice"
+        for stream_id in set(index.stream_ids.tolist()):
+            blocks = index.blocks_of(stream_id)
+            span = (blocks[0].first_seq_num, blocks[-1].last_seq_num)
+            ranges.setdefault(stream_id, []).append(span)
+    for stream_id, spans in ranges.items():
+        spans.sort()
+        for before, behind in pairwise(spans):
+            assert before[1] < behind[0], f"files hold intertwined parts of stream {stream_id}"
+
+
+async def table_bytes(bucket: Bucket) -> int:
+    """The bytes of all segments and sidecars in the bucket, in the table or not."""
+    return sum(
+        [
+            info.size_bytes
+            async for info in bucket.list(HISTORY_PREFIX)
+            if parse_segment_key(info.key) is not None
+        ]
+    )

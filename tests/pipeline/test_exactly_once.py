@@ -12,6 +12,7 @@ from bourn.layout.commit import decode_commit, encode_commit
 from bourn.layout.history.delta import DELTA_PREFIX, HISTORY_PREFIX, parse_segment_key
 from bourn.layout.keys import wal_key
 from bourn.pipeline.table import HistoryTable, Superseded, TableChange
+from bourn.pipeline.tasks import Vanished
 from tests.pipeline.harness import (
     CLOCK,
     InProcessTier,
@@ -204,5 +205,33 @@ def test_a_record_that_is_there_twice_in_the_log_is_refused_not_tiered_twice():
         with pytest.raises(Damaged, match="not sorted"):
             await InProcessTier(bucket).run(quiet())
         assert await rows_in(bucket) == []
+
+    run(main())
+
+
+def test_a_commit_that_goes_between_listing_and_reading_makes_it_look_again(monkeypatch):
+    async def main():
+        bucket = MemoryBucket()
+        wrote = await a_log(bucket)
+        job = InProcessTier(bucket)
+        real, looks = job._segments, 0
+
+        async def vanishing(*arguments):
+            nonlocal looks
+            looks += 1
+            if looks < 3:
+                raise Vanished("wal/1/7", "it was listed and cannot be found")
+            return await real(*arguments)
+
+        monkeypatch.setattr(job, "_segments", vanishing)
+        report = await job.run(quiet())
+        assert (report.rounds, looks) == (1, 3)
+        assert await rows_in(bucket) == sorted(wrote.rows)
+        lost = InProcessTier(await copied(MemoryBucket()))
+        await a_log(lost._bucket)
+        looks = -100
+        monkeypatch.setattr(lost, "_segments", vanishing)
+        with pytest.raises(Damaged, match="cannot be found"):
+            await lost.run(quiet())
 
     run(main())

@@ -6,7 +6,9 @@ import pytest
 
 from bourn.bucket.memory import MemoryBucket
 from bourn.catalog.changes import DropBasin, DropStream, PutBasin, PutStream
-from bourn.catalog.rows import BasinRow, StreamRow
+from bourn.catalog.rows import BasinRow, StreamRow, encode_basin_row, encode_stream_row
+from bourn.layout.keys import LogPosition
+from bourn.layout.snapshot import Snapshot, SnapshotMeta, StreamColumns, StreamImage
 from bourn.model.config import BasinConfig, ResolvedStreamConfig
 from bourn.pipeline.names import Catalog
 from tests.pipeline.harness import InProcessTier, a_log
@@ -72,3 +74,21 @@ def test_names_of_a_snapshot_are_those_of_its_log():
         assert len(found[0]) == 3
 
     run(main())
+
+
+def test_a_stream_that_a_snapshot_says_is_going_has_no_name():
+    def image(number: int, name: str, *, is_going: bool) -> StreamImage:
+        row = encode_stream_row(stream(number, 1, name, is_going=is_going).row)
+        return StreamImage(number, 1, name, row, 0, 0, "", 7, 0, b"", 0 if is_going else 2**32 - 1)
+
+    rows = [image(2, "a", is_going=True), image(3, "b", is_going=False)]
+    meta = SnapshotMeta(
+        LogPosition(1, 0), 0, [(1, 0)], 9, 1, [encode_basin_row(basin(1, "basin-one").row)]
+    )
+    catalog = Catalog(Snapshot(meta, StreamColumns.of(rows)))
+    assert dict(catalog.names()) == {3: ("basin-one", "b")}
+    assert catalog.living_ids().tolist() == [3]
+    catalog.apply(stream(4, 1, "c"))
+    assert catalog.living_ids().tolist() == [3, 4]
+    catalog.apply(DropBasin(1))
+    assert catalog.living_ids().tolist() == []

@@ -3,22 +3,15 @@
 import asyncio
 import os
 import random
-import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from bourn.bucket.local import LocalBucket
-from bourn.cli.main import main as bourn_main
 from bourn.layout.history.delta import DELTA_PREFIX
 from bourn.layout.reports import REPORT_PREFIX, RunReport, decode_report
 from bourn.model.config import BasinConfig, Infinite, StreamConfig, Timestamping
@@ -28,8 +21,8 @@ from bourn.pipeline import status
 from bourn.pipeline.place import Place
 from bourn.pipeline.runner import Runner
 from bourn.pipeline.session import Spark
-from tests.pipeline.conftest import LOCAL, S3_BUCKET
 from tests.pipeline.harness import BASIN, CLOCK, Wrote, objects_in, rows_in
+from tests.sparks import LOCAL, S3_BUCKET
 from tests.support import batch, node_on, run
 
 KEPT = BasinConfig(
@@ -56,6 +49,7 @@ def runner_on(place: Place, spark: Spark, told: list[RunReport]) -> Runner:
         random.Random(),
         listen=lambda _: None,
         told=told.append,
+        jobs=["tier"],
         spark=spark,
     )
 
@@ -171,64 +165,3 @@ def bourn(*words: str) -> "subprocess.Popen[str]":
         text=True,
         start_new_session=True,
     )
-
-
-@pytest.mark.slow
-def test_a_cluster_whose_driver_and_then_an_executor_is_killed_in_the_middle(tmp_path, capsys):
-    root = tmp_path / "bucket"
-    wrote = Wrote([])
-
-    async def prepare():
-        bucket = LocalBucket(root)
-        await fill(bucket, wrote, streams=30, batches=1500, body_bytes=8000)
-        await bucket.close()
-
-    async def stored():
-        bucket = LocalBucket(root)
-        found = await rows_in(bucket)
-        await bucket.close()
-        return found
-
-    run(prepare())
-    words = ("pipeline", "run", "--once", "--master", "local-cluster[2,1,1024]")
-    first = bourn(*words, "--bucket", str(root))
-    try:
-        wait_until(first, lambda: [*(root / "history").glob("*.parquet")])
-        first.send_signal(signal.SIGKILL)
-    finally:
-        first.communicate(timeout=LONG_SECS)
-    assert run(stored()) in ([], as_stored(wrote))
-    second = bourn(*words, "--bucket", str(root))
-    try:
-        wait_until(second, lambda: executors_of(second))
-        os.kill(executors_of(second)[0], signal.SIGKILL)  # Spark gives its tasks to another one
-    finally:
-        output, _ = second.communicate(timeout=LONG_SECS)
-    assert second.returncode == 0, output
-    assert run(stored()) == as_stored(wrote)
-    assert bourn_main(["pipeline", "status", "--bucket", str(root)]) == 0
-    shown = capsys.readouterr().out
-    assert f"{len(wrote.rows):,} in" in shown
-
-
-def wait_until(child: "subprocess.Popen[str]", condition: Callable[[], object]) -> None:
-    deadline = CLOCK.monotonic() + LONG_SECS
-    pause = threading.Event()
-    while not condition():
-        assert child.poll() is None, child.stdout.read() if child.stdout else ""
-        assert CLOCK.monotonic() < deadline, "it never happened"
-        pause.wait(0.02)
-
-
-def executors_of(child: "subprocess.Popen[str]") -> list[int]:
-    """The executors of the child's cluster that have begun to work: the parents of their Python."""
-    found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                is_python = b"pyspark.daemon" in (entry / "cmdline").read_bytes()
-                if is_python and os.getsid(int(entry.name)) == child.pid:
-                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                    if b"java" in Path(f"/proc/{parent}/cmdline").read_bytes():
-                        found.append(parent)
-    return found

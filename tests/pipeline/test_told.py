@@ -2,8 +2,8 @@
 
 import pytest
 
+from bourn.pipeline.job import cause_of
 from bourn.pipeline.session import _told
-from bourn.pipeline.tier import _cause
 
 JAVA = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed
@@ -27,7 +27,7 @@ class Gone(Exception):
     ],
 )
 def test_the_cause_is_found_or_left_to_the_log(error, says):
-    found = _cause(error)
+    found = cause_of(error)
     assert says in found
     assert bool(found) is bool(says)
 

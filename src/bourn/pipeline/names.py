@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bourn.catalog.changes import Change, DropBasin, DropStream, PutBasin, PutStream
-from bourn.catalog.rows import BasinRow, StreamRow, decode_basin_row
+from bourn.catalog.rows import BasinRow, StreamRow, decode_basin_row, decode_stream_row
 from bourn.errors import Damaged, Undecodable
 from bourn.layout.keys import snapshot_key
 from bourn.layout.snapshot import Snapshot
@@ -77,12 +77,17 @@ class Catalog:
             self._begin(snapshot)
 
     def _begin(self, snapshot: Snapshot) -> None:
+        columns = snapshot.columns
         try:
             for data in snapshot.meta.basins:
                 self._put_basin(decode_basin_row(data))
+            # Whoever is being deleted is to be looked at, at once: no other row need be read.
+            for at in np.flatnonzero(columns.next_checks_s == 0).tolist():
+                row = decode_stream_row(columns.rows[at])
+                if row.deleted_at_ms is not None:
+                    self._changed[row.id] = None
         except Undecodable as error:
             raise Damaged(snapshot_key(snapshot.meta.position), str(error)) from error
-        columns = snapshot.columns
         order = np.argsort(columns.ids)
         self._ids = columns.ids[order]
         self._basin_ids = columns.basin_ids[order]
@@ -111,6 +116,18 @@ class Catalog:
     def _put_stream(self, row: StreamRow) -> None:
         going = row.deleted_at_ms is not None
         self._changed[row.id] = None if going else (row.basin_id, row.name)
+
+    def living_ids(self) -> npt.NDArray[np.uint64]:
+        """Return the ids of all streams that have a name, ascending."""
+        basins = np.fromiter(self._basins, np.uint64, len(self._basins))
+        changed = np.fromiter(self._changed, np.uint64, len(self._changed))
+        kept = np.isin(self._basin_ids, basins) & ~np.isin(self._ids, changed)
+        come = [
+            stream_id
+            for stream_id, found in self._changed.items()
+            if found is not None and found[0] in self._basins
+        ]
+        return np.union1d(self._ids[kept], np.array(come, np.uint64))
 
     def names(self) -> StreamNames:
         """Return the names as they are now; later changes do not change them."""

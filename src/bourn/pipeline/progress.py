@@ -16,10 +16,11 @@ class Standing(NamedTuple):
     bytes_all: int = 0
     records: int = 0
     secs: float = 0.0  # of this stage
+    unit: str = "commits"  # what `commits` counts
 
     @property
     def bytes_per_sec(self) -> float:
-        """Bytes of log by second, in this stage."""
+        """Bytes by second, in this stage."""
         return self.bytes / self.secs if self.secs > 0 else 0.0
 
 
@@ -32,12 +33,15 @@ class Progress:
         self._began = clock.monotonic()
         self._stage = ""
         self._totals = (0, 0)
+        self._unit = "commits"
         self.secs: dict[str, float] = {}
 
-    def enter(self, stage: str, commits_all: int = 0, bytes_all: int = 0) -> None:
+    def enter(
+        self, stage: str, units_all: int = 0, bytes_all: int = 0, unit: str = "commits"
+    ) -> None:
         """Say that a stage begins, and with it that the one before has ended."""
         self.leave()
-        self._stage, self._totals = stage, (commits_all, bytes_all)
+        self._stage, self._totals, self._unit = stage, (units_all, bytes_all), unit
         self._began = self._clock.monotonic()
         self.at()
 
@@ -48,10 +52,12 @@ class Progress:
             self.secs[self._stage] = self.secs.get(self._stage, 0.0) + secs
             self._stage = ""
 
-    def at(self, commits: int = 0, size_bytes: int = 0, records: int = 0) -> None:
+    def at(self, units: int = 0, size_bytes: int = 0, records: int = 0) -> None:
         """Say how much of the stage is done."""
         secs = self._clock.monotonic() - self._began
-        commits_all, bytes_all = self._totals
+        units_all, bytes_all = self._totals
         self._listen(
-            Standing(self._stage, commits, commits_all, size_bytes, bytes_all, records, secs)
+            Standing(
+                self._stage, units, units_all, size_bytes, bytes_all, records, secs, self._unit
+            )
         )

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from bourn.bucket.port import Bucket
 from bourn.bucket.retry import Backoff, Retry
@@ -16,14 +16,18 @@ from bourn.clock import Clock
 from bourn.errors import BournError, ObjectExists
 from bourn.layout.reports import (
     REPORT_PREFIX,
-    JobReport,
     RunReport,
     encode_report,
     is_report_key,
 )
 from bourn.limits import PIPELINE_REPORTS_KEPT
+from bourn.pipeline.audit import Audit
+from bourn.pipeline.job import Job, Tools
+from bourn.pipeline.merge import Merge
+from bourn.pipeline.meter import Meter
 from bourn.pipeline.place import Place
 from bourn.pipeline.progress import Progress, Standing
+from bourn.pipeline.retain import Retain
 from bourn.pipeline.session import Spark, SparkMissing
 from bourn.pipeline.table import checkpoint
 from bourn.pipeline.tier import Tier
@@ -31,23 +35,11 @@ from bourn.settings import PipelineSettings
 
 log = logging.getLogger(__name__)
 
-JOBS: Final = ("tier",)
+JOBS: Final = ("tier", "merge", "retain", "meter")  # in this order
+ON_REQUEST: Final = ("audit",)  # only where they are named
 RETRY_SECS: Final = 30.0
 
 Listen = Callable[[Standing], None]
-
-
-class Job(Protocol):
-    """Something that can be done, again and again, and changes nothing where nothing is to do."""
-
-    @property
-    def name(self) -> str:
-        """What `--jobs` calls it."""
-        ...
-
-    async def run(self, progress: Progress) -> JobReport:
-        """Do what there is to do."""
-        ...
 
 
 class Runner:
@@ -77,10 +69,19 @@ class Runner:
         self._told = told
         self._spark = spark or Spark(settings)
         self._owns_spark = spark is None
+        self._worked_at = clock.monotonic()
+        self._checkpointed = -1  # the version of the table at the last checkpoint of ours
         self._bucket: Bucket = place.open()
         retry = Retry(clock, rng, RETRY_SECS)
         self.tier = Tier(self._bucket, place, self._spark, clock, rng, retry)
-        known: dict[str, Job] = {self.tier.name: self.tier}
+        tools = Tools(self._bucket, place, self._spark, clock, rng, retry, settings)
+        known: dict[str, Job] = {
+            "tier": self.tier,
+            "merge": Merge(tools),
+            "retain": Retain(tools),
+            "meter": Meter(tools),
+            "audit": Audit(tools),
+        }
         self._jobs = [known[name] for name in jobs]
 
     async def close(self) -> None:
@@ -89,43 +90,51 @@ class Runner:
             await asyncio.to_thread(self._spark.close)
         await self._bucket.close()
 
-    async def once(self) -> RunReport:
-        """Do every job once; what fails is in the report, and raised."""
+    async def once(self, jobs: Sequence[Job] | None = None) -> RunReport:
+        """Do every job once, or only some; what fails is in the report, and raised."""
         report = RunReport(
             run=f"{self._rng.getrandbits(64):016x}",
             master=self._settings.master,
             started_at_ms=self._clock.now_ms(),
         )
-        before = self.tier.table.state.version
+        failed: BournError | None = None
         try:
-            for job in self._jobs:
-                report.jobs.append(await job.run(Progress(self._clock, self._listen)))
+            for job in self._jobs if jobs is None else jobs:
+                try:
+                    report.jobs.append(await job.run(Progress(self._clock, self._listen)))
+                except BournError as error:  # the others need not suffer from it
+                    failed = failed or error
+            if failed is not None:
+                raise failed
         except (BournError, SparkMissing) as error:
             report.error = str(error)
             raise
         finally:
             report.ended_at_ms = self._clock.now_ms()
+            if any(job.rounds for job in report.jobs):
+                self._worked_at = self._clock.monotonic()
             await self._keep(report)
             self._told(report)
-        await self._checkpoint_if_due(before)
+        await self._checkpoint_if_due(report)
         return report
 
     async def follow(self, stop: asyncio.Event) -> None:
         """Work whenever there is enough to do, until `stop` is set."""
         backoff = self._backoff()
-        worked_at = self._clock.monotonic()
+        self._worked_at = self._clock.monotonic()
         while not stop.is_set():
             try:
-                if await self._is_due():
-                    await self._unless(stop, self.once())
-                    worked_at = self._clock.monotonic()
+                due, before = await self._due(), self._worked_at
+                if due:
+                    await self._unless(stop, self.once(due))
                     backoff = self._backoff()
+                if self._worked_at != before:
                     continue
             except (BournError, SparkMissing) as error:
                 log.warning("%s; it will be tried again", error)
                 await self._unless(stop, backoff.pause())
                 continue
-            is_idle = self._clock.monotonic() - worked_at >= self._settings.idle_secs
+            is_idle = self._clock.monotonic() - self._worked_at >= self._settings.idle_secs
             if is_idle and self._owns_spark:
                 await asyncio.to_thread(self._spark.close)
             await self._unless(stop, self._clock.sleep(self._settings.poll_secs))
@@ -134,14 +143,8 @@ class Runner:
         settings = self._settings
         return Backoff(self._clock, self._rng, settings.poll_secs, settings.retry_secs_max)
 
-    async def _is_due(self) -> bool:
-        backlog = await self.tier.backlog()
-        if backlog.end_ordinal == backlog.first_ordinal:
-            return False
-        return (
-            backlog.size_bytes >= self._settings.backlog_bytes
-            or backlog.age_secs >= self._settings.age_secs
-        )
+    async def _due(self) -> list[Job]:
+        return [job for job in self._jobs if await job.is_due(self._settings)]
 
     async def _unless(self, stop: asyncio.Event, work: Coroutine[object, object, object]) -> None:
         """Do some work, or give it up where a stop is asked for: nothing of it counts then."""
@@ -172,13 +175,13 @@ class Runner:
         except BournError as error:
             log.warning("the report of this run is lost: %s", error)
 
-    async def _checkpoint_if_due(self, before: int) -> None:
-        every, now = self._settings.checkpoint_versions, self.tier.table.state.version
-        if before >= 0 and now // every == before // every:
-            return
-        if now < every:
+    async def _checkpoint_if_due(self, report: RunReport) -> None:
+        every = self._settings.checkpoint_versions
+        now = max((job.table_version for job in report.jobs), default=-1)
+        if now // every == self._checkpointed // every or now < every:
             return
         try:
             await checkpoint(self._place)
+            self._checkpointed = now
         except Exception as error:  # noqa: BLE001  deltalake has many; readers do without
             log.warning("no checkpoint of version %d: %s", now, type(error).__name__)

@@ -39,6 +39,7 @@ from bourn.layout.runs import RUN_DTYPE
 from bourn.layout.snapshot import Snapshot, decode_snapshot
 from bourn.limits import CATALOG_FETCHES
 from bourn.log.epochs import EpochMap
+from bourn.pipeline.living import Living, Trims
 from bourn.pipeline.names import Catalog, StreamNames
 
 TOMBSTONE_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
@@ -84,6 +85,7 @@ class LogScan:
         self._floor = 0  # the ordinal of the newest snapshot
         self._needed = np.empty(0, np.uint64)  # ordinals below it that it refers to, ascending
         self._walked = 0  # everything between the floor and this is there, and in `_epochs`
+        self._trims = Trims(np.empty(0, np.uint64), np.empty(0, np.uint64))
         self._catalog = Catalog()
         self._catalog_at = 0  # the first ordinal whose changes are not in it
 
@@ -100,13 +102,26 @@ class LogScan:
 
     async def names(self, end: int) -> StreamNames:
         """Return the names of the streams as of an ordinal that a span has reached, or later."""
+        return (await self._catalog_of(end)).names()
+
+    async def living(self, end: int) -> Living:
+        """Return the streams that there are as of an ordinal, or later, and what is trimmed.
+
+        What was trimmed behind the newest snapshot is left to the next one.
+        """
+        await self.span(end, commits_max=1, bytes_max=1)
+        ids = (await self._catalog_of(end)).living_ids()
+        return Living(ids, self._trims.of(ids))
+
+    async def _catalog_of(self, end: int) -> Catalog:
         for _ in range(LISTINGS_MAX):
             try:
                 await self._catch_up(end)
-                return self._catalog.names()
             except ObjectMissing as error:
                 if not await self._look_for_snapshot():
                     raise Damaged(error.key, "it was listed and cannot be found") from None
+            else:
+                return self._catalog
         raise Damaged(SNAPSHOT_PREFIX, "commits go faster than they can be read")
 
     async def created_ms(self, commit: CommitObject) -> int:
@@ -151,6 +166,8 @@ class LogScan:
         self._floor = meta.next_ordinal
         runs = np.frombuffer(snapshot.columns.runs.data, RUN_DTYPE)
         self._needed = np.unique(runs["commit"])
+        order = np.argsort(snapshot.columns.ids)
+        self._trims = Trims(snapshot.columns.ids[order], snapshot.columns.trim_points[order])
         if meta.next_ordinal > self._catalog_at:
             self._catalog = Catalog(snapshot)
             self._catalog_at = meta.next_ordinal

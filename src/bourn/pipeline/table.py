@@ -16,10 +16,12 @@ from bourn.bucket.delta_log import NO_TABLE, read_table
 from bourn.bucket.port import Bucket
 from bourn.bucket.retry import Backoff, Retry
 from bourn.clock import Clock
-from bourn.errors import BucketUnavailable, ObjectExists
+from bourn.errors import BucketError, BucketUnavailable, ObjectExists
 from bourn.layout.history.delta import (
     COMMIT_ID,
     HISTORY_PREFIX,
+    INDEX_PREFIX,
+    VACUUM_APP_ID,
     WAL_APP_ID,
     Actions,
     Add,
@@ -29,7 +31,7 @@ from bourn.layout.history.delta import (
     delta_key,
     encode_actions,
 )
-from bourn.layout.history.facts import first_actions
+from bourn.layout.history.facts import SegmentFacts, first_actions
 from bourn.pipeline.place import Place
 
 log = logging.getLogger(__name__)
@@ -50,11 +52,15 @@ class TableChange(NamedTuple):
     removes: Sequence[Remove] = ()
     first_ordinal: int | None = None
     end_ordinal: int | None = None  # where the log stands behind it
+    fence: int | None = None  # of the table before the first of `adds` was written
+    new_fence: int | None = None  # what no version names by then, none will ever name
 
     def fault(self, state: TableState) -> str:
         """Say why it cannot be made on top of a version; nothing where it can."""
         if self.first_ordinal is not None and state.end_ordinal != self.first_ordinal:
             return f"the table has come from {self.first_ordinal} to {state.end_ordinal}"
+        if self.fence is not None and state.fence != self.fence:
+            return "what no version named was vacuumed meanwhile"
         gone = [remove.path for remove in self.removes if remove.path not in state.live]
         return f"{gone[0]} is in the table no more" if gone else ""
 
@@ -76,7 +82,8 @@ class HistoryTable:
 
     async def create(self) -> TableState:
         """Make the first version where there is none."""
-        if (await self.refresh()).version < 0:
+        self.state = await self._retry(partial(read_table, self._bucket, self.state, is_sure=True))
+        if self.state.version < 0:
             table_id = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
             protocol, metadata = first_actions(table_id, self._clock.now_ms())
             actions = Actions(
@@ -104,10 +111,12 @@ class HistoryTable:
                 return self.state
 
     def _actions(self, change: TableChange) -> Actions:
-        txns: tuple[Txn, ...] = ()
+        now_ms = self._clock.now_ms()
+        txns: list[Txn] = []
         if change.end_ordinal is not None:
-            now_ms = self._clock.now_ms()
-            txns = (Txn(app_id=WAL_APP_ID, version=change.end_ordinal, last_updated=now_ms),)
+            txns.append(Txn(app_id=WAL_APP_ID, version=change.end_ordinal, last_updated=now_ms))
+        if change.new_fence is not None:
+            txns.append(Txn(app_id=VACUUM_APP_ID, version=change.new_fence, last_updated=now_ms))
         figures = {
             "numAddedFiles": str(len(change.adds)),
             "numRemovedFiles": str(len(change.removes)),
@@ -115,7 +124,7 @@ class HistoryTable:
         return Actions(
             adds=tuple(change.adds),
             removes=tuple(change.removes),
-            txns=txns,
+            txns=tuple(txns),
             info=self._info(change.operation, figures),
         )
 
@@ -151,13 +160,23 @@ class HistoryTable:
                 return True
 
 
-async def checkpoint(place: Place) -> None:
+async def discard(bucket: Bucket, facts: Sequence[SegmentFacts]) -> None:
+    """Delete segments that no version names or will ever name."""
+    for found in facts:
+        try:
+            await bucket.delete(f"{HISTORY_PREFIX}{found.name}.parquet")
+            await bucket.delete(f"{INDEX_PREFIX}{found.name}.idx")
+        except BucketError as error:
+            log.warning("an orphan stays until it is vacuumed: %s", error)
+
+
+async def checkpoint(place: Place, table: str = HISTORY_PREFIX) -> None:
     """Write a checkpoint of the newest version, so that readers need not begin at the first."""
-    await asyncio.to_thread(_checkpoint, place)
+    await asyncio.to_thread(_checkpoint, place, table)
 
 
-def _checkpoint(place: Place) -> None:
+def _checkpoint(place: Place, table: str) -> None:
     from deltalake import DeltaTable  # noqa: PLC0415  not everybody has it
 
-    uri = f"{place.uri}/{HISTORY_PREFIX.rstrip('/')}"
+    uri = f"{place.uri}/{table.rstrip('/')}"
     DeltaTable(uri, storage_options=place.storage_options or None).create_checkpoint()
