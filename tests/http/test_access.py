@@ -188,7 +188,7 @@ def test_the_operations_on_other_resources_do_not_suffice(
         assert refused(reply) if ops else was_allowed(reply)
 
 
-@pytest.mark.parametrize("version", ["h1", "h2"])
+@pytest.mark.parametrize("version", ["h1", "h1-first", "h2"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_without_a_token_that_is_in_force_nothing_is_done(
     server: Server, root: TokenApi, client_thread: LoopThread, case: Case, version: str

@@ -4,13 +4,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.http.clients import EVENTS, PROTO, SESSION, Api, Connected, reply_of
+from tests.http.clients import EVENTS, FICKLE, PROTO, SESSION, Api, Connected, reply_of
 from tests.http.conftest import BASIN
 from tests.http.frames import RECONNECT, Frames, append
 from tests.http.server import LoopThread, Server
 from tests.wire.schema import ReadBatch
 
 STREAMS = "/v1/streams"
+
+
+@pytest.fixture(params=["h1", FICKLE, "h2"])
+def version(request: pytest.FixtureRequest) -> str:
+    """The quick way too: see H1Client."""
+    found: str = request.param
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,19 @@ from bourn.errors import BucketRefused
 from bourn.limits import MIB
 from bourn.settings import EngineSettings
 from tests.engine.harness import GatedBucket
-from tests.http.clients import JSON, PROTO, Api, Connected, Reply, reply_of
+from tests.http.clients import FICKLE, JSON, PROTO, Api, Connected, Reply, reply_of
 from tests.http.conftest import BASIN
 from tests.http.server import LOCATION, LoopThread, Server, eventually
 
 STREAMS = "/v1/streams"
 RECORD = {"records": [{"body": "x"}]}
+
+
+@pytest.fixture(params=["h1", FICKLE, "h2"])
+def version(request: pytest.FixtureRequest) -> str:
+    """The quick way too: see H1Client."""
+    found: str = request.param
+    return found
 
 
 def is_error(reply: Reply, status: int, code: str, message: str) -> None:

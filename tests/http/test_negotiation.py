@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from bourn.limits import UNARY_BODY_BYTES_MAX
-from tests.http.clients import JSON, Api, Reply
+from tests.http.clients import FICKLE, JSON, Api, Reply
 from tests.wire.schema import AppendAck, AppendInput, ReadBatch
 
 STREAMS = "/v1/streams"
@@ -43,6 +43,13 @@ OTHER_ACCEPTS = [
     "application/json",
     "application/problem+json, application/protobuf",
 ]
+
+
+@pytest.fixture(params=["h1", FICKLE, "h2"])
+def version(request: pytest.FixtureRequest) -> str:
+    """The quick way too: see H1Client."""
+    found: str = request.param
+    return found
 
 
 def is_json(reply: Reply) -> bool:

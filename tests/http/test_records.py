@@ -9,13 +9,20 @@ from typing import Any
 
 import pytest
 
-from tests.http.clients import JSON, PROTO, Api, Reply, reply_of
+from tests.http.clients import FICKLE, JSON, PROTO, Api, Reply, reply_of
 from tests.http.conftest import BASIN
 from tests.http.server import Server, eventually
 from tests.wire.schema import AppendAck, AppendInput, ReadBatch
 
 STREAMS = "/v1/streams"
 NAMES = count(1)
+
+
+@pytest.fixture(params=["h1", FICKLE, "h2"])
+def version(request: pytest.FixtureRequest) -> str:
+    """The quick way too: see H1Client."""
+    found: str = request.param
+    return found
 
 
 def position(seq_num: int, timestamp: int) -> dict[str, int]:

@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.http.clients import Api
+from tests.http.clients import FICKLE, Api
+
+
+@pytest.fixture(params=["h1", FICKLE, "h2"])
+def version(request: pytest.FixtureRequest) -> str:
+    """The quick way too: see H1Client."""
+    found: str = request.param
+    return found
 
 
 class Mistake(NamedTuple):

@@ -22,6 +22,7 @@ from bourn.http.media import Media
 from bourn.http.openapi import encoded_document
 from bourn.http.operations import OPERATIONS
 from bourn.http.problems import problem_of
+from bourn.http.quick import Quick
 from bourn.http.request import Request, client_of
 from bourn.http.routing import METHODS, Match, Route, match_path
 from bourn.http.sessions import Sessions
@@ -67,12 +68,15 @@ class App:
         self._throttle = None
         if limits is not None and limits.are_set:
             self._throttle = Throttle(limits, clock, self.telemetry)
+        self.quick = None  # limits are the ordinary way's
+        if self._throttle is None:
+            self.quick = Quick(node, clock, self.auth, self.telemetry, self.draining, cors=cors)
         self._control = ControlPlane(node, location)
         aside = Aside()
         self._data = DataPlane(node, self.telemetry, aside)
         self._sessions = Sessions(node, self.telemetry, self.draining, clock)
         self._events = Events(node, self.telemetry, clock, aside)
-        usage = UsageMetrics(Usage(node, clock, prices), clock)
+        usage = UsageMetrics(Usage(node, clock, prices, node.usage_history), clock)
         self._counter = OperationCounter(node.meter)
         control = self._control
         tokens = Tokens(node, self.auth)

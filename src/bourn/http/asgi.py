@@ -128,6 +128,10 @@ class AsgiExchange:
         # A writer that never waits would not let the loop see that the client has gone.
         await asyncio.sleep(0)  # noqa: TID251  a bare yield
 
+    def pusher(self) -> None:
+        """ASGI has no call that sends without a wait."""
+        return
+
     async def finish(self) -> None:
         """End the body."""
         await self._part(b"", is_last=True)

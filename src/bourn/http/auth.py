@@ -202,6 +202,15 @@ class Authenticator:
             found = self._keep(digest, Principal(self._node, self._clock, row))
         return found
 
+    def known(self, digest: bytes) -> Principal | None:
+        """Return who has been asked for the token of this digest before, if it still holds."""
+        if self._anybody is not None:
+            return self._anybody
+        found = self._principals.get(digest)
+        if found is None or found.row is None or not self._node.is_in_force(found.row):
+            return None
+        return found
+
     def check(self, token_id: str) -> None:
         """End the sessions of a token at once, if it is no longer in force."""
         for digest, principal in list(self._principals.items()):

@@ -3,7 +3,6 @@
 from typing import Final
 
 import msgspec
-import orjson
 
 from bourn.catalog.basins import basin_info
 from bourn.catalog.changes import Provision
@@ -27,6 +26,7 @@ from bourn.model.resource import (
 )
 
 _encode: Final = msgspec.json.Encoder().encode
+_NAME: Final = msgspec.json.Decoder(str)  # which makes nothing of what is no string
 
 
 class LocationInfo(msgspec.Struct, frozen=True):
@@ -187,11 +187,11 @@ class ControlPlane:
         request.permit()
         body = await request.json_body()
         try:
-            wanted = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
+            wanted = _NAME.decode(body)
+        except msgspec.ValidationError:
+            raise BadJson("expected the name of a location as a JSON string") from None
+        except ValueError as error:  # of msgspec, and of text that is not UTF-8
             raise BadJson(str(error)) from None
-        if not isinstance(wanted, str):
-            raise BadJson("expected the name of a location as a JSON string")
         try:
             names.location_name(wanted)
         except BadName as error:

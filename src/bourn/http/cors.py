@@ -21,7 +21,13 @@ _MIRRORED: Final = (
 
 def answer_fields(exchange: Exchange) -> Headers:
     """The headers that let a page of the request's origin read the answer."""
-    fields = _origin_fields(exchange)
+    origins = exchange.header_values("origin")
+    return origin_fields(origins[0] if origins else None)
+
+
+def origin_fields(origin: str | None) -> Headers:
+    """The same for an origin, or for a request that has none."""
+    fields = _fields_of(origin)
     return fields if len(fields) == 1 else [*fields, _EXPOSED]
 
 
@@ -32,11 +38,11 @@ def preflight_fields(exchange: Exchange) -> Headers:
         for asked, answer in _MIRRORED
         if (values := exchange.header_values(asked)) and values[0].isascii()
     ]
-    return [*_origin_fields(exchange), *mirrored]
-
-
-def _origin_fields(exchange: Exchange) -> list[tuple[str, str]]:
     origins = exchange.header_values("origin")
-    if not origins or not origins[0].isascii():
+    return [*_fields_of(origins[0] if origins else None), *mirrored]
+
+
+def _fields_of(origin: str | None) -> list[tuple[str, str]]:
+    if not origin or not origin.isascii():
         return [_VARY]
-    return [("access-control-allow-origin", origins[0]), _CREDENTIALS, _VARY]
+    return [("access-control-allow-origin", origin), _CREDENTIALS, _VARY]

@@ -75,8 +75,8 @@ class DataPlane:
         fmt = json.parse_format(request.exchange.header("s2-format"))
         body = await request.body(BadJson)
         if len(body) <= JSON_INLINE_BYTES_MAX:
-            return config, key, _decode_json(body, fmt)
-        return config, key, await self._aside.run(_decode_json, body, fmt)
+            return config, key, decode_json(body, fmt)
+        return config, key, await self._aside.run(decode_json, body, fmt)
 
     async def read(self, request: Request, basin: str, name: str) -> None:
         """GET …/records, one batch."""
@@ -130,14 +130,20 @@ class ReadQuery(dict[str, int | bool | None]):
     """The parameters of a read, each well formed."""
 
 
-def _decode_json(body: bytes, fmt: json.Format) -> AppendInput:
+def decode_json(body: bytes, fmt: json.Format) -> AppendInput:
+    """Read an append in JSON."""
     found = json_input.decode_append_input(body, fmt)
     return AppendInput(encode_records(found.records), found.match_seq_num, found.fencing_token)
 
 
 def read_query(request: Request) -> ReadQuery:
     """Parse the query of a read; BadQuery where a parameter is malformed."""
-    query = Query(request.exchange.query, _READ)
+    return parse_read_query(request.exchange.query)
+
+
+def parse_read_query(raw: str) -> ReadQuery:
+    """Parse the query of a read; BadQuery where a parameter is malformed."""
+    query = Query(raw, _READ)
     return ReadQuery(
         seq_num=query.u64("seq_num"),
         timestamp=query.u64("timestamp"),

@@ -4,15 +4,21 @@ from typing import Final
 
 from bourn.clock import Clock
 from bourn.engine.batch import ReadBatch
+from bourn.engine.follower import ReadSession
 from bourn.engine.node import Node
 from bourn.errors import BournError
 from bourn.http.aside import Aside
 from bourn.http.data_plane import ReadQuery, checked, read_batch_json, read_query
-from bourn.http.exchange import ClientGone
+from bourn.http.exchange import ClientGone, Exchange
 from bourn.http.problems import problem_of
 from bourn.http.request import Request
 from bourn.http.telemetry import Telemetry
-from bourn.limits import JSON_INLINE_BYTES_MAX, SHARED_BODIES_MAX, SHARED_BODY_BYTES_MAX
+from bourn.limits import (
+    JSON_INLINE_BYTES_MAX,
+    PUSHED_BYTES_MAX,
+    SHARED_BODIES_MAX,
+    SHARED_BODY_BYTES_MAX,
+)
 from bourn.wire import json, sse
 
 EVENT_HEADERS: Final = [
@@ -41,6 +47,66 @@ class SharedBodies:
         return body
 
 
+class EventFeed:
+    """What one follower has been sent, and the events that follow."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        telemetry: Telemetry,
+        clock: Clock,
+        basin: str,
+        fmt: json.Format,
+        position: sse.EventId,
+    ) -> None:
+        self._telemetry = telemetry
+        self._clock = clock
+        self._basin = basin
+        self._fmt = fmt
+        self._position = position
+        self.pusher = exchange.pusher()
+
+    def event(self, batch: ReadBatch, body: bytes) -> bytes:
+        """Return the event of a batch, given as JSON too, or of a heartbeat."""
+        if batch.is_heartbeat and batch.tail is not None:
+            return sse.encode_ping(self._clock.now_ms(), batch.tail)
+        self._position = self._position.after(
+            batch.last_seq_num, batch.records_count, batch.metered_bytes
+        )
+        return sse.encode_batch(self._position, body)
+
+    def deliver(self, batch: ReadBatch) -> bool:
+        """Push the event of a batch that others are given too; False where it must wait.
+
+        Followers that have been sent equally much are sent the same bytes, made by the first.
+        """
+        pusher = self.pusher
+        if pusher is None or batch.metered_bytes > PUSHED_BYTES_MAX:
+            return False
+        before = self._position
+        kept = batch.kept
+        key = (before.count, before.metered_bytes, self._fmt, pusher.framing)
+        framed = kept.get(key)
+        if framed is None:
+            body = b"" if batch.is_heartbeat else self._kept_body(batch)
+            framed = kept[key] = pusher.framed(self.event(batch, body))
+            self._position = before
+        if not pusher.push(framed):
+            return False
+        if batch.slices:
+            self._position = before.after(
+                batch.last_seq_num, batch.records_count, batch.metered_bytes
+            )
+        self._telemetry.delivered(batch, self._basin)
+        return True
+
+    def _kept_body(self, batch: ReadBatch) -> bytes:
+        body = batch.kept.get(self._fmt)
+        if body is None:
+            body = batch.kept[self._fmt] = read_batch_json(batch, self._fmt)
+        return body
+
+
 class Events:
     """GET …/records as an event stream."""
 
@@ -62,9 +128,9 @@ class Events:
         if resume is not None:
             position = sse.parse_event_id(resume)
             query = resumed(query, position)
-        exchange = request.exchange
         session = self._node.read_session(basin, name, checked(query), config, key)
         del key
+        exchange = request.exchange
         async with session as batches:
             self._telemetry.read_opened(basin)
             try:
@@ -72,15 +138,12 @@ class Events:
                 if exchange.method == "HEAD":
                     await exchange.finish()
                     return
+                feed = EventFeed(exchange, self._telemetry, self._clock, basin, fmt, position)
+                if isinstance(batches, ReadSession) and feed.pusher is not None:
+                    batches.deliver = feed.deliver
                 async for batch in request.guard.following(batches):
-                    if batch.is_heartbeat and batch.tail is not None:
-                        event = sse.encode_ping(self._clock.now_ms(), batch.tail)
-                    else:
-                        position = position.after(
-                            batch.last_seq_num, batch.records_count, batch.metered_bytes
-                        )
-                        event = sse.encode_batch(position, await self._body(batch, fmt))
-                    await exchange.send(event)
+                    body = b"" if batch.is_heartbeat else await self._body(batch, fmt)
+                    await exchange.send(feed.event(batch, body))
                     self._telemetry.delivered(batch, basin)
                 await exchange.send(sse.DONE)
             except ClientGone:

@@ -24,6 +24,20 @@ class BodyTooLarge(BournError):
     """The request's body exceeds its limit; the handler says what that means for its format."""
 
 
+class Pusher(Protocol):
+    """Pushes parts of one response."""
+
+    framing: str  # parts of the same framing can be shared
+
+    def framed(self, data: bytes) -> bytes:
+        """Return a part as it goes to the connection."""
+        ...
+
+    def push(self, framed: bytes) -> bool:
+        """Send a part, whole; False where the client is not ready for it, and nothing was sent."""
+        ...
+
+
 class Exchange(Protocol):
     """One request and its response."""
 
@@ -57,6 +71,13 @@ class Exchange(Protocol):
 
     async def send(self, data: bytes) -> None:
         """Send a part of the body; returns when there is room for more, ClientGone if nobody is."""
+        ...
+
+    def pusher(self) -> Pusher | None:
+        """What sends parts of the body by a plain call, once it has begun; None where nothing can.
+
+        `send` waits for what was pushed before it.
+        """
         ...
 
     async def finish(self) -> None:

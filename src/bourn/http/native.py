@@ -1,33 +1,38 @@
 """The server's own HTTP: httpunk (hyper as asyncio protocols), HTTP/1.1 and HTTP/2 on one port.
 
-Nothing but this module and `tuning` knows the library. Found by test: a client that resets an
-HTTP/1.1 connection in the middle of a response is seen at the next write, so every write yields to
-the loop, and a response that waits watches for the client's end as well (`gone`).
+Nothing but this module, `native_exchange`, `pushing` and `tuning` knows the library. Found by test:
+a client that resets an HTTP/1.1 connection in the middle of a response is seen at the next write,
+so every write yields to the loop, and a response that waits watches for the client's end as well
+(`gone`).
 """
 
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator
+from contextlib import nullcontext
+from time import thread_time  # what input costs; the time of day would blame others
 from typing import Any, Final
 
-from httpunk import ConnectionClosedError, HTTPunkError
+from httpunk import ConnectionClosedError
 from httpunk.asyncio import AutoServerProtocol
 from httpunk.h1.server import H1Server
 
 from bourn.http.app import App
 from bourn.http.backlog import Backlog
 from bourn.http.draining import ADVICE_SHARE
-from bourn.http.exchange import ClientGone, Headers, checked_value
+from bourn.http.exchange import ClientGone
+from bourn.http.listening import Listener
+from bourn.http.native_exchange import NativeExchange
+from bourn.http.quick import QuickConnection
 from bourn.http.sockets import prepare_socket
 from bourn.http.tuning import make_builder
 from bourn.limits import (
-    BACKLOG,
-    BACKLOG_PIECE_BYTES_MIN,
     GOAWAY_LAG_SECS,
     HEAD_READ_SECS,
     HEADERS_MAX,
+    INPUT_HEAVY_SECS,
     INPUT_PIECE_BYTES_MIN,
+    INPUT_REQUESTS_MAX,
     INPUT_TURN_SECS,
     KIB,
     LINGER_BYTES_MAX,
@@ -36,145 +41,7 @@ from bourn.limits import (
 
 log = logging.getLogger(__name__)
 
-GONE: Final = (HTTPunkError, OSError)  # a reset reaches us as it is
-
-
-class NativeExchange:
-    """An `Exchange` over httpunk's request."""
-
-    __slots__ = (
-        "_connection",
-        "_is_read",
-        "_is_started",
-        "_request",
-        "_sending",
-        "fields",
-        "method",
-        "path",
-        "query",
-    )
-
-    def __init__(self, request: Any, connection: "Connection") -> None:
-        self._request = request
-        self._connection = connection
-        self.method: str = request.method
-        target: str = request.target or "/"
-        if not target.startswith("/"):  # absolute form, which proxies send
-            target = "/" + target.split("://", 1)[-1].partition("/")[2]
-        self.path, _, self.query = target.partition("?")
-        self.fields: Headers = ()
-        self._sending: Any = None
-        self._is_started = False
-        self._is_read = False
-
-    @property
-    def client(self) -> str:
-        """The address at the other end."""
-        return self._connection.client
-
-    def header(self, name: str) -> str | None:
-        """The first value of a header."""
-        value = self._request.headers.get(name)
-        if value is None:
-            if name == "host":
-                return getattr(self._request, "authority", None)
-            return None
-        return checked_value(name, value)
-
-    def header_values(self, name: str) -> list[str]:
-        """All values of a header."""
-        return [value.decode("latin-1") for value in self._request.headers.get_all(name)]
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives."""
-        try:
-            async for chunk in self._request.aiter_bytes():
-                yield chunk
-        except GONE as error:
-            raise ClientGone(str(error)) from error
-        self._is_read = True
-
-    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send a whole response."""
-        if self._is_started:
-            # The head is out: all that is left is to break the connection off.
-            await self._abort()
-            return
-        self._is_started = True
-        fields = [*headers, *self.fields, ("content-length", str(len(body)))]
-        if self._connection.is_http1 and not self._is_read and not self._drain():
-            self._connection.lingers = True
-            fields.append(("connection", "close"))
-        content = None if self.method == "HEAD" else body or None
-        try:
-            await self._request.respond(status, headers=fields, body=content)
-        except GONE as error:
-            raise ClientGone(str(error)) from error
-
-    async def start(self, status: int, headers: Headers) -> None:
-        """Send the head. Whoever wants to know that the client has gone asks for it by `gone`."""
-        self._is_started = True
-        fields = [*headers, *self.fields]
-        try:
-            self._sending = await self._request.send_response(
-                status, headers=fields, detect_eof=False
-            )
-        except GONE as error:
-            raise ClientGone(str(error)) from error
-
-    async def send(self, data: bytes) -> None:
-        """Send a part of the body."""
-        try:
-            if len(data) < BACKLOG_PIECE_BYTES_MIN:
-                await self._sending.send_data(data)
-            else:
-                with self._connection.backlog.held(len(data), self._connection.cut):
-                    await self._sending.send_data(data)
-        except GONE as error:
-            raise ClientGone(str(error)) from error
-        # A writer that never waits would not let the loop see that the client has gone.
-        await asyncio.sleep(0)  # noqa: TID251  a bare yield
-
-    async def finish(self) -> None:
-        """End the body."""
-        is_duplex = self._connection.is_http1 and self.method == "POST"
-        self._connection.lingers = is_duplex and not self._is_read
-        try:
-            await self._sending.send_data(b"", end_stream=True)
-        except GONE as error:
-            raise ClientGone(str(error)) from error
-
-    def _drain(self) -> bool:
-        """Drop what has come of a body that nobody read; True if that was all of it.
-
-        If it was not, nothing that follows on the connection could be told from the rest of it.
-        """
-        decoder = self._request._decoder  # noqa: SLF001  the library drains too, but behind the head
-        try:
-            while not decoder.is_complete:
-                if decoder.decode() is None and not decoder.is_complete:
-                    arrived = self._connection.read_nowait()  # type: ignore[no-untyped-call]  # untyped
-                    if not arrived:
-                        return False
-                    decoder.feed(arrived)
-        except HTTPunkError:
-            return False
-        return True
-
-    async def _abort(self) -> None:
-        if self._sending is not None:
-            await self._sending.send_reset()
-
-    async def gone(self) -> None:
-        """Return when the client has gone."""
-        watch = getattr(self._request, "reset_received", None)
-        try:
-            if watch is not None:
-                await watch()
-            elif not await self._request.peer_closed():
-                await asyncio.get_running_loop().create_future()  # the response ended first
-        except GONE:
-            return
+REQUEST_BEGINS_TURNS: Final = 2  # of the loop, from the library's input to the request's handler
 
 
 class Connection(AutoServerProtocol):
@@ -193,6 +60,8 @@ class Connection(AutoServerProtocol):
         self._is_heard.set()
         self._input_bytes_max = INPUT_PIECE_BYTES_MIN
         self._handed_at = 0.0
+        self._begun = 0  # requests
+        self._begun_before = 0  # when input was last handed over
 
     def connection_made(self, transport: Any) -> None:
         """Begin to serve."""
@@ -232,9 +101,13 @@ class Connection(AutoServerProtocol):
         return server
 
     async def handle(self, request: Any) -> None:
-        """Answer one request."""
+        """Answer one request, unless its client has taken it back by now."""
+        stream = getattr(request, "_stream", None)  # on HTTP/2
+        if stream is not None and stream.stop is not None:
+            return
         exchange = NativeExchange(request, self)
         self._requests += 1
+        self._begun += 1
         self._is_idle.clear()
         try:
             if len(request.headers) > HEADERS_MAX:
@@ -293,22 +166,32 @@ class Connection(AutoServerProtocol):
     async def receive_some(self, max_bytes: int = 64 * KIB) -> bytes:
         """Hand the library its next input.
 
-        On HTTP/2 a few bytes can be much work (pings, settings, resets), and beget output. So a
-        client that does not read is not heard either, and the more a piece of input has cost, the
-        smaller the next one is: others have their turn in between.
+        On HTTP/2 a few bytes can be much work (pings, settings, resets, requests), and beget
+        output. So a client that does not read is not heard either, and the more a piece of input
+        has cost, the smaller the next one is: others have their turn in between. Of those whose
+        input costs much, one is heard in each turn of the loop, however many they are.
         """
         if self.is_http1:
             return bytes(await super().receive_some(max_bytes))  # type: ignore[no-untyped-call]  # untyped
-        spent_secs = self._loop.time() - self._handed_at
-        if spent_secs > INPUT_TURN_SECS:
+        spent_secs = thread_time() - self._handed_at
+        is_cut = self._input_bytes_max < INPUT_PIECE_BYTES_MIN  # for all that it began
+        is_heavy = spent_secs > INPUT_HEAVY_SECS or is_cut
+        if self._buffered:
+            async with self._owner.heavy_ones if is_heavy else nullcontext():
+                await asyncio.sleep(0)  # noqa: TID251  a bare yield
+            if self._begun != self._begun_before:
+                for _ in range(REQUEST_BEGINS_TURNS):
+                    await asyncio.sleep(0)  # noqa: TID251  a bare yield
+        begun, self._begun_before = self._begun - self._begun_before, self._begun
+        if begun > INPUT_REQUESTS_MAX:  # of a dozen bytes each, where their headers are known
+            self._input_bytes_max = max(self._input_bytes_max // 4, INPUT_PIECE_BYTES_MIN // 8)
+        elif spent_secs > INPUT_TURN_SECS:
             self._input_bytes_max = max(self._input_bytes_max // 4, INPUT_PIECE_BYTES_MIN)
         else:
             self._input_bytes_max = min(self._input_bytes_max * 2, max_bytes)
-        if self._buffered:
-            await asyncio.sleep(0)  # noqa: TID251  a bare yield
         await self._is_heard.wait()
         data = bytes(await super().receive_some(self._input_bytes_max))  # type: ignore[no-untyped-call]  # untyped
-        self._handed_at = self._loop.time()
+        self._handed_at = thread_time()
         return data
 
     def pause_writing(self) -> None:
@@ -342,16 +225,22 @@ class NativeServer:
         self.app = app
         self.head_secs = head_secs
         self.builder = make_builder(head_secs)
+        self.heavy_ones = asyncio.Lock()  # connections whose input costs much, one at a time
         self.connections: set[Connection] = set()
+        self._quick_ones: set[QuickConnection] = set()
         self.backlog = Backlog(lambda: asyncio.get_running_loop().time())
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Begin to serve; returns the port."""
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self), host, port, ssl=tls, backlog=BACKLOG
-        )
-        return int(self._listener.sockets[0].getsockname()[1])
+        self._listener = Listener(self._protocol, tls)
+        return await self._listener.listen(host, port)
+
+    def _protocol(self) -> asyncio.Protocol:
+        quick = self.app.quick
+        if quick is None:
+            return Connection(self)
+        return QuickConnection(quick, self._quick_ones, lambda: Connection(self))
 
     async def stop(self, timeout_secs: float) -> None:
         """Stop accepting, let clients move and answers finish within the time, then close."""
@@ -363,13 +252,15 @@ class NativeServer:
         await self._until_served(timeout_secs * ADVICE_SHARE)
         self.app.draining.end()
         await self._until_served(end - loop.time())
-        for connection in list(self.connections):
+        left: list[QuickConnection | Connection] = [*self._quick_ones, *self.connections]
+        for connection in left:
             connection.cut()
         await self._until_served(None)
 
     async def _until_served(self, timeout_secs: float | None) -> None:
         """Have every connection end behind what it serves; wait for that, or for the time."""
-        ends = [asyncio.ensure_future(connection.leave()) for connection in self.connections]
+        served: list[QuickConnection | Connection] = [*self._quick_ones, *self.connections]
+        ends = [asyncio.ensure_future(connection.leave()) for connection in served]
         if ends:
             _, pending = await asyncio.wait(ends, timeout=timeout_secs)
             for end in pending:

@@ -13,17 +13,20 @@ from typing import Final
 
 from bourn.clock import Clock
 from bourn.engine.appender import Appender
+from bourn.engine.batch import ReadBatch
+from bourn.engine.follower import ReadSession
 from bourn.engine.node import Node
 from bourn.errors import BadFrame, BadProto, BournError, UnsupportedEncoding
 from bourn.http.auth import Principal, token_ended
 from bourn.http.data_plane import checked, read_query
 from bourn.http.draining import Draining
-from bourn.http.exchange import ClientGone, Exchange
+from bourn.http.exchange import ClientGone, Exchange, Pusher
 from bourn.http.problems import problem_of
 from bourn.http.request import Request
 from bourn.http.telemetry import Telemetry
 from bourn.http.throttle import Pace
 from bourn.layout.codec import decode_append_input
+from bourn.limits import PUSHED_BYTES_MAX
 from bourn.model.record import AppendAck, Command
 from bourn.wire.compression import Compression, choose_frame_compression
 from bourn.wire.frames import FrameParser, encode_frame, encode_terminal, frame_pieces
@@ -92,6 +95,10 @@ class Sessions:
                 if exchange.method == "HEAD":
                     await exchange.finish()
                     return
+                pusher = exchange.pusher()
+                if isinstance(batches, ReadSession) and pusher is not None:
+                    feed = FrameFeed(pusher, self._telemetry, self._draining, basin, compression)
+                    batches.deliver = feed.deliver
                 async for batch in request.guard.following(batches):
                     parts = batch.wire()
                     if batch.tail is not None:
@@ -108,6 +115,42 @@ class Sessions:
             finally:
                 self._telemetry.read_closed(basin)
             await exchange.finish()
+
+
+class FrameFeed:
+    """Pushes the batches of a read session, framed once for all who follow the stream."""
+
+    def __init__(
+        self,
+        pusher: Pusher,
+        telemetry: Telemetry,
+        draining: Draining,
+        basin: str,
+        compression: Compression,
+    ) -> None:
+        self._pusher = pusher
+        self._telemetry = telemetry
+        self._draining = draining
+        self._basin = basin
+        self._compression = compression
+
+    def deliver(self, batch: ReadBatch) -> bool:
+        """Push a batch that others are given too; False where it must wait."""
+        if batch.metered_bytes > PUSHED_BYTES_MAX:
+            return False
+        pusher, reconnect = self._pusher, self._draining.wanted
+        key = (self._compression, reconnect, pusher.framing)
+        framed = batch.kept.get(key)
+        if framed is None:
+            parts = batch.wire()
+            if batch.tail is not None:
+                parts.append(encode_tail(batch.tail))
+            frame = encode_frame(parts, self._compression, reconnect=reconnect)
+            framed = batch.kept[key] = pusher.framed(frame)
+        if not pusher.push(framed):
+            return False
+        self._telemetry.delivered(batch, self._basin)
+        return True
 
 
 class AppendSession:
@@ -133,7 +176,7 @@ class AppendSession:
         self._permit = permit  # PermissionDenied for commands that the token may not append
         self._pace = pace  # None where appends have no limit
         self._replies: deque[tuple[float, asyncio.Future[AppendAck]]] = deque()
-        self._changed = asyncio.Event()  # there is more to write, or nothing more to come
+        self._changed = asyncio.Event()  # a reply is there, or nothing more comes
         self._taken = asyncio.Event()  # replies were taken to be written
         self._ended: BaseException | None = None  # what ended the input, if not its own end
         self._input_done = False
@@ -201,25 +244,27 @@ class AppendSession:
             batch, match_seq_num=wanted.match_seq_num, fencing_token=wanted.fencing_token
         )
         self._replies.append((now, reply))
+        reply.add_done_callback(self._replied)
+
+    def _replied(self, _: asyncio.Future[AppendAck]) -> None:
         self._changed.set()
 
     async def _write(self) -> None:
         """Send acks in order, then the end: a clean one, or one terminal frame."""
         while True:
-            while not self._replies:
-                if self._input_done:
-                    await self._end(self._ended)
-                    return
-                self._changed.clear()
-                await self._changed.wait()
-            await asyncio.wait([self._replies[0][1]])
             frames, failure = self._ready()
-            self._taken.set()
             if frames:
+                self._taken.set()
                 await self._exchange.send(b"".join(frames))
             if failure is not None:
                 await self._end(failure)
                 return
+            if not self._replies and self._input_done:
+                await self._end(self._ended)
+                return
+            if not frames:
+                self._changed.clear()
+                await self._changed.wait()
 
     def _ready(self) -> tuple[list[bytes], BaseException | None]:
         """Take every ack that is ready, up to the first failure."""

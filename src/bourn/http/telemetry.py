@@ -14,6 +14,7 @@ from bourn.clock import Clock
 from bourn.engine.batch import ReadBatch
 from bourn.engine.node import Node
 from bourn.errors import Unavailable
+from bourn.http.pipeline_state import PipelineState, history_gauges
 from bourn.layout.records import RecordBatch
 from bourn.limits import KIB, MIB
 
@@ -66,10 +67,12 @@ class Telemetry:
         self.records = Histogram("s2_append_batch_records", "Records in a batch", _RECORDS)
         self.bytes = Histogram("s2_append_batch_bytes", "Metered bytes of a batch", _BYTES)
         self.requests = 0
+        self.quick_requests = 0  # of these, by `quick`
         self.open_sessions = 0
         self.records_delivered = 0
         self.bytes_delivered = 0
         self.throttled_secs = 0.0  # that sessions were made to wait
+        self.pipeline = PipelineState()
         self._limited = dict.fromkeys(product(_SCOPES, _LIMITS), 0)
 
     @contextmanager
@@ -133,6 +136,12 @@ class Telemetry:
 
     def _gauges(self) -> Iterator[tuple[str, str, str, float]]:
         yield "bourn_requests_total", "counter", "Requests taken", self.requests
+        yield (
+            "bourn_quick_requests_total",
+            "counter",
+            "Of these, the ones that went the quick way",
+            self.quick_requests,
+        )
         yield "bourn_open_sessions", "gauge", "Sessions under way", self.open_sessions
         yield "bourn_read_records_total", "counter", "Records delivered", self.records_delivered
         yield "bourn_read_bytes_total", "counter", "Metered bytes delivered", self.bytes_delivered
@@ -145,6 +154,8 @@ class Telemetry:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         yield "process_cpu_seconds_total", "counter", "CPU time", usage.ru_utime + usage.ru_stime
         yield "bourn_memory_peak_bytes", "gauge", "Peak resident memory", usage.ru_maxrss * KIB
+        yield from self.pipeline.gauges()
+        yield from history_gauges(self._node.history)
         try:
             term = self._node.term
         except Unavailable:

@@ -1,0 +1,386 @@
+"""The quick way: unary appends and reads over HTTP/1.1 whose answer needs no waiting in between.
+
+Every connection begins here. A request that is plainly one of those is answered without a task and
+without a second reading of a head that this connection has sent before: its parts are known by its
+bytes. Anything else, and whatever turns out to need a wait, a refusal or a limit, goes the ordinary
+way: the connection is handed to the library with all that has come, and stays there. So there
+is one place that knows all the rules of HTTP, and nothing has been done yet that it would repeat.
+A connection that says nothing for a while goes there too: its time limits are there.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from bourn.clock import Clock
+from bourn.engine.batch import ReadBatch
+from bourn.engine.node import Node
+from bourn.errors import BournError
+from bourn.http.auth import Authenticator
+from bourn.http.data_plane import decode_json
+from bourn.http.draining import Draining
+from bourn.http.events import SharedBodies
+from bourn.http.problems import problem_of
+from bourn.http.quick_head import QuickHead, parse_quick_head
+from bourn.http.request import RESPONSE_COMPRESSION_THRESHOLD_BYTES
+from bourn.http.sockets import prepare_socket
+from bourn.http.telemetry import Telemetry
+from bourn.layout.codec import decode_append_input
+from bourn.limits import (
+    JSON_INLINE_BYTES_MAX,
+    QUICK_BODY_BYTES_MAX,
+    QUICK_HEAD_BYTES_MAX,
+    QUICK_HEADS_KEPT,
+    QUICK_IDLE_SECS,
+)
+from bourn.model.access import Op
+from bourn.model.record import AppendAck
+from bourn.wire import json, protobuf
+
+log = logging.getLogger(__name__)
+
+_HEAD_END = b"\r\n\r\n"
+
+
+class Quick:
+    """What all connections share: the parts of the server that the quick way asks."""
+
+    def __init__(
+        self,
+        node: Node,
+        clock: Clock,
+        auth: Authenticator,
+        telemetry: Telemetry,
+        draining: Draining,
+        *,
+        cors: bool,
+    ) -> None:
+        self.node = node
+        self.clock = clock
+        self.telemetry = telemetry
+        self.cors = cors
+        self._auth = auth
+        self._draining = draining
+        self._bodies = SharedBodies()
+        self._date = b""
+        self._date_s = -1
+
+    def is_open_to(self, head: QuickHead) -> str | None:
+        """The name of the stream that this request may go to; None for the ordinary way."""
+        if self._draining.wanted:
+            return None
+        principal = self._auth.known(head.digest)
+        if principal is None:
+            return None
+        if principal.is_open:
+            return head.stream
+        if principal.stream_prefix:
+            return None
+        op = Op.APPEND if head.wanted is None else Op.READ
+        return head.stream if principal.allows(op, head.basin, head.stream) else None
+
+    def append(self, head: QuickHead, body: bytes) -> "asyncio.Future[AppendAck] | None":
+        """Admit an append; None where it must go the ordinary way, and nothing has happened."""
+        stream = self.is_open_to(head)
+        if stream is None:
+            return None
+        try:
+            found = (
+                decode_append_input(body)
+                if head.body_is_protobuf
+                else decode_json(body, head.format)
+            )
+        except BournError:
+            return None
+        if found.batch.commands and head.digest:
+            return None  # which may take permissions of their own
+        ack = self.node.append_now(
+            head.basin, stream, found.batch, found.match_seq_num, found.fencing_token
+        )
+        if ack is not None:
+            self._count()
+            self.telemetry.admitted(found.batch, 0.0)
+        return ack
+
+    def read(self, head: QuickHead) -> bytes | None:
+        """Answer a read from memory; None where it must go the ordinary way."""
+        stream = self.is_open_to(head)
+        if stream is None or head.wanted is None:
+            return None
+        batch = _at_once(self.node.read(head.basin, stream, head.wanted))
+        if batch is None or batch.metered_bytes > JSON_INLINE_BYTES_MAX:
+            return None
+        if head.answer_is_protobuf:
+            parts = batch.wire()
+            if batch.tail is not None:
+                parts.append(protobuf.encode_tail(batch.tail))
+            body = b"".join(parts)
+        else:
+            body = self._bodies.body(batch, head.format)
+        self._count()
+        self.telemetry.delivered(batch, head.basin, is_unary=True)
+        return body
+
+    def _count(self) -> None:
+        self.telemetry.requests += 1
+        self.telemetry.quick_requests += 1
+
+    def date(self) -> bytes:
+        """The last of an answer's fields, and the end of its head."""
+        now_s = self.clock.now_ms() // 1000
+        if now_s != self._date_s:
+            self._date_s = now_s
+            self._date = f"\r\ndate: {formatdate(now_s, usegmt=True)}\r\n\r\n".encode()
+        return self._date
+
+
+class Ordinary(Protocol):
+    """A connection that goes the ordinary way."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to serve."""
+        ...
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in."""
+        ...
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        ...
+
+    async def leave(self) -> None:
+        """Close behind what is being served."""
+        ...
+
+
+class QuickConnection(asyncio.Protocol):
+    """One connection, until it has anything else to say."""
+
+    def __init__(
+        self,
+        quick: Quick,
+        connections: "set[QuickConnection]",
+        ordinary: Callable[[], Ordinary],
+    ) -> None:
+        self._quick = quick
+        self._connections = connections
+        self._ordinary = ordinary
+        self._heads: dict[bytes, QuickHead] = {}
+        self._buffer = b""
+        self._transport: Any = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._head: QuickHead | None = None  # of the append under way
+        self._began = 0.0
+        self._is_used = False  # since the last look
+        self._is_full = False  # the client does not read
+        self._is_over = False  # the client has said its last
+        self._is_retired = False
+        self._is_paused = False
+        self._refusing: asyncio.Task[None] | None = None
+        self._has_ended = asyncio.Event()
+        self._heir: Ordinary | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = transport
+        prepare_socket(transport.get_extra_info("socket"))
+        self._connections.add(self)
+        self._timer = asyncio.get_running_loop().call_later(QUICK_IDLE_SECS, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End; what was admitted is appended all the same."""
+        _ = exc
+        self._forget()
+
+    def data_received(self, data: bytes) -> None:
+        """Answer what is whole."""
+        self._buffer = self._buffer + data if self._buffer else data
+        if self._head is None:
+            self._serve()
+        elif len(self._buffer) > QUICK_BODY_BYTES_MAX:
+            self._pause()  # more requests than answers
+
+    def eof_received(self) -> bool:
+        """Close, behind the answer under way."""
+        self._is_over = True
+        return self._head is not None
+
+    def pause_writing(self) -> None:
+        """The client does not read: it is not heard either."""
+        self._is_full = True
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._is_full = False
+        self._resume()
+        if self._head is None:
+            self._serve()
+
+    async def leave(self) -> None:
+        """Close behind the answer that is under way."""
+        self._is_retired = True
+        if self._head is None:
+            self._hand_over()
+        await self._has_ended.wait()
+        if self._heir is not None:
+            await self._heir.leave()
+
+    def _hand_over(self) -> None:
+        """Let the library go on with what has come."""
+        if self._transport.is_closing():
+            return
+        self._forget()
+        ordinary = self._heir = self._ordinary()
+        transport, data = self._transport, self._buffer
+        self._buffer = b""
+        transport.set_protocol(ordinary)
+        ordinary.connection_made(transport)
+        if self._is_full:
+            ordinary.pause_writing()
+        self._resume()
+        if data:
+            ordinary.data_received(data)
+
+    def cut(self) -> None:
+        """End at once."""
+        self._transport.abort()
+
+    def _pause(self) -> None:
+        if not self._is_paused and not self._transport.is_closing():
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._is_paused and not self._transport.is_closing():
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def _forget(self) -> None:
+        self._connections.discard(self)
+        self._has_ended.set()
+        self._heads.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        """Hand over a connection that has come to rest, or that keeps a request half said."""
+        if not self._is_used and self._head is None:
+            self._timer = None
+            self._hand_over()
+            return
+        self._is_used = False
+        self._timer = asyncio.get_running_loop().call_later(QUICK_IDLE_SECS, self._look)
+
+    def _serve(self) -> None:
+        """Answer requests as long as whole ones are there."""
+        while self._buffer and self._head is None and not self._is_full:
+            data = self._buffer
+            end = data.find(_HEAD_END) + len(_HEAD_END)
+            if end < len(_HEAD_END):
+                if len(data) > QUICK_HEAD_BYTES_MAX or data[0] not in b"GP" or data[:3] == b"PRI":
+                    self._hand_over()
+                return
+            head = self._known(data[:end])
+            if head is None or head.length > QUICK_BODY_BYTES_MAX:
+                self._hand_over()
+                return
+            stop = end + head.length
+            if len(data) < stop:
+                return
+            if not self._answer(head, data[end:stop]):
+                self._hand_over()
+                return
+            self._is_used = True
+            self._buffer = data[stop:]
+
+    def _known(self, data: bytes) -> QuickHead | None:
+        head = self._heads.get(data)
+        if head is None:
+            head = parse_quick_head(data, cors=self._quick.cors)
+            if head is not None:
+                if len(self._heads) >= QUICK_HEADS_KEPT:
+                    self._heads.clear()
+                self._heads[data] = head
+        return head
+
+    def _answer(self, head: QuickHead, body: bytes) -> bool:
+        if head.wanted is not None:
+            text = self._quick.read(head)
+            if text is not None:
+                self._send(head, text)
+            return text is not None
+        self._began = self._quick.clock.monotonic()
+        ack = self._quick.append(head, body)
+        if ack is None:
+            return False
+        self._head = head
+        ack.add_done_callback(self._acked)
+        return True
+
+    def _acked(self, done: "asyncio.Future[AppendAck]") -> None:
+        """Send the ack and go on; a refusal has to wait for what it rests on."""
+        quick, head = self._quick, self._head
+        assert head is not None
+        if done.cancelled() or done.exception() is not None:
+            self._refusing = asyncio.get_running_loop().create_task(self._refused(done, head))
+            return
+        quick.telemetry.ack.observe(quick.clock.monotonic() - self._began)
+        ack = done.result()
+        encode = protobuf.encode_append_ack if head.answer_is_protobuf else json.encode_append_ack
+        self._send(head, encode(ack))
+        self._go_on()
+
+    async def _refused(self, done: "asyncio.Future[AppendAck]", head: QuickHead) -> None:
+        try:
+            await self._quick.node.settled_append(done)
+        except BournError as error:
+            problem = problem_of(error)
+        except Exception:
+            log.exception("an append failed")
+            problem = problem_of(RuntimeError())
+        else:
+            raise AssertionError("a refused append has no ack")
+        shared = head.small.partition(b"content-type: ")[2].partition(b"\r\n")[2]
+        fields = "".join(f"{name}: {value}\r\n" for name, value in problem.headers)
+        status = f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n{fields}"
+        length = b"%d" % len(problem.body)
+        self._write(status.encode() + shared + length + self._quick.date() + problem.body)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._head = None
+        if self._is_over:
+            self._transport.close()
+        elif self._is_retired:
+            self._hand_over()
+        else:
+            if not self._is_full:
+                self._resume()
+            self._serve()
+
+    def _send(self, head: QuickHead, body: bytes) -> None:
+        start = head.small if len(body) < RESPONSE_COMPRESSION_THRESHOLD_BYTES else head.large
+        self._write(b"%b%d%b%b" % (start, len(body), self._quick.date(), body))
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+
+def _at_once(reading: Any) -> ReadBatch | None:
+    """Run a read that has all it needs in memory; None where it would wait, or fails."""
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        batch: ReadBatch = done.value
+        return batch
+    except BournError:
+        return None
+    reading.close()
+    return None

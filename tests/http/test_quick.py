@@ -1,0 +1,366 @@
+"""The quick way answers as the ordinary way does, and takes nothing that is not plain."""
+
+import re
+import socket
+from collections.abc import Iterator
+from itertools import count
+from typing import Self
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bourn.http.native import NativeServer
+from bourn.http.quick_head import parse_quick_head
+from bourn.limits import QUICK_HEAD_BYTES_MAX
+from bourn.settings import EngineSettings
+from tests.http.edges import native_only
+from tests.http.server import PATIENCE_SECS, Server, eventually
+
+pytestmark = native_only("it has no quick way")
+
+BASIN = "quick-basin"
+NAMES = count(1)
+HEAD = re.compile(rb"content-length: ([0-9]+)\r\n")
+SEQ_NUMS = re.compile(rb'"seq_num":[0-9]+')
+TIMES = re.compile(rb'("timestamp":|date: )[^,}\r]+')
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as running:
+        ask(running.port, request("PUT", f"/v1/basins/{BASIN}"))
+        yield running
+
+
+@pytest.fixture
+def stream(server: Server) -> str:
+    name = f"s-{next(NAMES)}"
+    assert b" 201 " in ask(server.port, request("PUT", f"/v1/streams/{name}"))
+    return name
+
+
+def request(method: str, path: str, body: bytes = b"", *fields: str) -> bytes:
+    found = [f"{method} {path} HTTP/1.1", "host: here", f"s2-basin: {BASIN}", *fields]
+    if body:
+        found += ["content-type: application/json", f"content-length: {len(body)}"]
+    return "\r\n".join([*found, "", ""]).encode() + body
+
+
+def append(stream: str, body: bytes = b'{"records":[{"body":"x"}]}', *fields: str) -> bytes:
+    return request("POST", f"/v1/streams/{stream}/records", body, *fields)
+
+
+def read(stream: str, query: str = "seq_num=0", *fields: str) -> bytes:
+    return request("GET", f"/v1/streams/{stream}/records?{query}", b"", *fields)
+
+
+class Wire:
+    """One connection."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), PATIENCE_SECS)
+        self._got = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+    def ask(self, data: bytes) -> bytes:
+        self.sock.sendall(data)
+        return self.answer()
+
+    def answer(self) -> bytes:
+        """The next whole answer."""
+        while True:
+            end = self._got.find(b"\r\n\r\n") + 4
+            length = HEAD.search(self._got, 0, end) if end > 3 else None
+            stop = end + int(length[1]) if length else 0
+            if self._got.startswith(b"HTTP/1.1 204") and end > 3:
+                found, self._got = self._got[:end], self._got[end:]
+                return found
+            if length and len(self._got) >= stop:
+                found, self._got = self._got[:stop], self._got[stop:]
+                return found
+            data = self.sock.recv(65536)
+            assert data, f"the connection ended behind {self._got!r}"
+            self._got += data
+
+
+def ask(port: int, data: bytes) -> bytes:
+    with Wire(port) as wire:
+        return wire.ask(data)
+
+
+def quick_count(server: Server) -> int:
+    return server.call(lambda: server.app.telemetry.quick_requests)
+
+
+def masked(answer: bytes) -> bytes:
+    return TIMES.sub(rb"\1-", answer)
+
+
+BASE64 = "s2-format: base64"
+PROTO = "accept: application/protobuf"
+ORIGIN = "origin: http://elsewhere"
+PLAIN = {
+    "append": append,
+    "append for a page": lambda name: append(name, b'{"records":[{"body":"x"}]}', ORIGIN),
+    "append in base64": lambda name: append(name, b'{"records":[{"body":"/w=="}]}', BASE64),
+    "append, answered in protobuf": lambda name: append(name, b'{"records":[{}]}', PROTO),
+    "read": read,
+    "read for a page": lambda name: read(name, "seq_num=0", ORIGIN),
+    "read in base64": lambda name: read(name, "seq_num=0", BASE64),
+    "read in protobuf": lambda name: read(name, "seq_num=0", PROTO),
+    "read of much": lambda name: read(name, "seq_num=0&count=3"),
+    "read from the end": lambda name: read(name, "tail_offset=2&count=1"),
+    "read by a client that wants no compression": lambda name: read(
+        name, "seq_num=1", "accept-encoding: identity"
+    ),
+}
+REFUSED = {
+    "a position": lambda name: append(name, b'{"records":[{}],"match_seq_num":9}'),
+    "a fence": lambda name: append(name, b'{"records":[{}],"fencing_token":"z"}'),
+}
+ODD = {
+    "no stream": lambda _: append("none-such"),
+    "no basin": lambda name: append(name).replace(BASIN.encode(), b"other-basin"),
+    "no JSON": lambda name: append(name, b"{"),
+    "too many records": lambda name: append(name, b'{"records":[' + b"{}," * 1000 + b"{}]}"),
+    "past the tail": lambda name: read(name, "seq_num=99"),
+    "a bad query": lambda name: read(name, "seq_num=x"),
+    "a key": lambda name: append(name, b'{"records":[{}]}', "s2-encryption-key: abc"),
+    "compressed": lambda name: append(name, b'{"records":[{}]}', "content-encoding: gzip"),
+    "wants compression": lambda name: read(name, "seq_num=0", "accept-encoding: gzip"),
+    "a weight": lambda name: read(name, "seq_num=0", "accept-encoding: identity;q=0"),
+    "check of the tail": lambda name: request("GET", f"/v1/streams/{name}/records/tail"),
+    "the stream itself": lambda name: request("GET", f"/v1/streams/{name}"),
+    "HEAD": lambda name: read(name, "tail_offset=0&clamp=true").replace(b"GET", b"PUT", 1),
+    "an unknown way": lambda _: request("GET", "/v1/nothing"),
+}
+
+
+@pytest.mark.parametrize("what", PLAIN)
+def test_it_answers_as_the_ordinary_way_does(server: Server, stream: str, what: str) -> None:
+    wide = b'{"records":[{"body":"%b"},{"body":"b"},{"body":"c"}]}' % (b"a" * 1200)
+    for _ in range(2):
+        ask(server.port, append(stream, wide))
+    before = quick_count(server)
+    quick = ask(server.port, PLAIN[what](stream))
+    assert quick_count(server) == before + 1
+    with Wire(server.port) as wire:
+        wire.ask(request("GET", "/v1/basins"))  # from here on it is the ordinary way
+        ordinary = wire.ask(PLAIN[what](stream))
+    assert quick_count(server) == before + 1
+    if what.startswith("append"):
+        for digits in (rb'"seq_num":', rb"content-length: "):
+            quick = re.sub(digits + rb"\d+", digits, quick)
+            ordinary = re.sub(digits + rb"\d+", digits, ordinary)
+        if "protobuf" in what:
+            quick, ordinary = (found.partition(b"\r\n\r\n")[0] for found in (quick, ordinary))
+    assert masked(quick) == masked(ordinary)
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_refused_append_is_told_why_and_the_connection_goes_on(
+    server: Server, stream: str, what: str
+) -> None:
+    before = quick_count(server)
+    with Wire(server.port) as wire:
+        quick = wire.ask(REFUSED[what](stream))
+        assert b" 200 OK" in wire.ask(append(stream))
+    assert quick_count(server) == before + 2
+    other = f"s-{next(NAMES)}"
+    ask(server.port, request("PUT", f"/v1/streams/{other}"))
+    with Wire(server.port) as wire:
+        wire.ask(request("GET", "/v1/basins"))
+        ordinary = wire.ask(REFUSED[what](other))
+    assert quick.startswith(b"HTTP/1.1 412 Precondition Failed\r\n")
+    assert masked(quick) == masked(ordinary)
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_whatever_is_odd_goes_the_ordinary_way(server: Server, stream: str, what: str) -> None:
+    ask(server.port, append(stream))
+    before = quick_count(server)
+    with Wire(server.port) as wire:
+        wire.ask(request("GET", "/v1/basins"))
+        ordinary = wire.ask(ODD[what](stream))
+    found = ask(server.port, ODD[what](stream))
+    assert quick_count(server) == before
+    assert SEQ_NUMS.sub(b"", masked(found)) == SEQ_NUMS.sub(b"", masked(ordinary))
+
+
+def test_requests_in_one_piece_are_answered_in_order(server: Server, stream: str) -> None:
+    before = quick_count(server)
+    with Wire(server.port) as wire:
+        wire.sock.sendall(append(stream) * 3 + read(stream, "seq_num=2") + append(stream))
+        answers = [wire.answer() for _ in range(5)]
+    assert quick_count(server) == before + 5
+    ends = [b'"tail":{"seq_num":%d,' % end in answers[at] for at, end in ((0, 1), (1, 2), (2, 3))]
+    assert all(ends)
+    assert answers[3].count(b'"seq_num":2') == 1
+    assert b'"tail":{"seq_num":4,' in answers[4]
+
+
+def test_a_request_may_come_in_any_two_pieces(server: Server, stream: str) -> None:
+    data = append(stream)
+    before = quick_count(server)
+    with Wire(server.port) as wire:
+        for at in range(1, len(data)):
+            wire.sock.sendall(data[:at])
+            assert b" 200 OK" in wire.ask(data[at:])
+    assert quick_count(server) == before + len(data) - 1
+
+
+def test_a_request_that_stays_half_said_is_taken_up_by_the_ordinary_way(
+    server: Server, stream: str
+) -> None:
+    data = append(stream)
+    before = quick_count(server)
+    with Wire(server.port) as wire:
+        wire.sock.sendall(data[:-5])
+        edge = server.edge
+        assert isinstance(edge, NativeServer)
+        eventually(lambda: server.call(lambda: len(edge.connections)) == 1)
+        assert b" 200 OK" in wire.ask(data[-5:])
+    assert quick_count(server) == before
+
+
+def test_a_connection_goes_on_the_ordinary_way_behind_any_other_request(
+    server: Server, stream: str
+) -> None:
+    before = quick_count(server)
+    with Wire(server.port) as wire:
+        wire.ask(append(stream))
+        assert b"ETag" not in wire.ask(request("GET", "/health"))
+        assert b'"tail":{"seq_num":2,' in wire.ask(append(stream))
+    assert quick_count(server) == before + 1
+
+
+def test_a_client_that_says_its_last_has_its_answer(server: Server, stream: str) -> None:
+    with Wire(server.port) as wire:
+        wire.sock.sendall(append(stream))
+        wire.sock.shutdown(socket.SHUT_WR)
+        assert b" 200 OK" in wire.answer()
+        assert wire.sock.recv(10) == b""
+
+
+def test_an_append_holds_though_its_client_has_gone(server: Server, stream: str) -> None:
+    with Wire(server.port) as wire:
+        wire.sock.sendall(append(stream))
+    eventually(lambda: server.call(lambda: server.stream(BASIN, stream).tail.seq_num) == 1)
+
+
+def test_a_token_is_asked_for_at_every_request(stream: str) -> None:
+    secret = "authorization: Bearer root-secret"
+    with Server(root_token="root-secret") as server:
+        body = b'{"records":[{}]}'
+        ask(server.port, request("PUT", f"/v1/basins/{BASIN}", b"", secret))
+        ask(server.port, request("PUT", f"/v1/streams/{stream}", b"", secret))
+        scope = (
+            b'{"id":"t","scope":{"basins":{"prefix":""},"streams":{"prefix":""},"ops":["append"]}}'
+        )
+        made = ask(server.port, request("POST", "/v1/access-tokens", scope, secret))
+        found = re.search(rb'"access_token":"([^"]+)"', made)
+        assert found is not None, made
+        mine = f"authorization: Bearer {found[1].decode()}"
+        with Wire(server.port) as wire:
+            assert b" 401 " in wire.ask(append(stream, body))
+        ask(server.port, append(stream, body, mine))  # known from here on
+        before = quick_count(server)
+        with Wire(server.port) as kept, Wire(server.port) as other:
+            assert b" 200 OK" in kept.ask(append(stream, body, mine))
+            assert quick_count(server) == before + 1
+            assert b" 403 " in other.ask(read(stream, "seq_num=0", mine))
+            ask(server.port, request("DELETE", "/v1/access-tokens/t", b"", secret))
+            assert b" 401 " in kept.ask(append(stream, body, mine))
+        assert quick_count(server) == before + 1
+
+
+def test_a_server_that_stops_answers_what_it_has_admitted(stream: str) -> None:
+    held = EngineSettings(flush_interval_ms=600)
+    with Server(settings=held) as server:
+        ask(server.port, request("PUT", f"/v1/basins/{BASIN}"))
+        ask(server.port, request("PUT", f"/v1/streams/{stream}"))
+        with Wire(server.port) as wire:
+            wire.sock.sendall(append(stream))
+            eventually(lambda: quick_count(server) == 1)
+            stopping = server.submit(server.edge.stop(PATIENCE_SECS))
+            assert b" 200 OK" in wire.answer()
+            assert wire.sock.recv(10) == b""
+            stopping.result(PATIENCE_SECS)
+
+
+# What is no plain head
+
+PLAIN_HEAD = append("a")[: append("a").index(b"\r\n\r\n") + 4]
+
+
+def test_the_plain_head_is_taken() -> None:
+    found = parse_quick_head(PLAIN_HEAD, cors=True)
+    assert found is not None
+    assert (found.basin, found.stream, found.length) == (BASIN, "a", 26)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"HTTP/1.1", b"HTTP/1.0"),
+        (b"HTTP/1.1", b"HTTP/1.1 "),
+        (b"POST ", b"POST  "),
+        (b"POST", b"post"),
+        (b" /v1", b" http://here/v1"),
+        (b" /v1", b" /v1/../v1"),
+        (b"/records", b"/records#x"),
+        (b"/records", b"/records/"),
+        (b"host: here\r\n", b""),
+        (b"host: here", b"host : here"),
+        (b"host: here", b" host: here"),
+        (b"host: here", b"host: here\r\n folded"),
+        (b"host: here", b"host: he\x00re"),
+        (b"host: here", b"host: he\xffre"),
+        (b"host: here", b"host: here\nx: y"),
+        (b"host: here\r\n", b"host: here\n"),
+        (b"host: here\r\n", b"host: here\r"),
+        (b"host: here\r\n", b"host: here\r\nhost: there\r\n"),
+        (b"content-length: 26", b"content-length: +26"),
+        (b"content-length: 26", b"content-length: 26, 26"),
+        (b"content-length: 26", b"content-length: 26\r\nContent-Length: 26"),
+        (b"content-length: 26", b"content-length: 2 6"),
+        (b"content-length: 26", b"content-length:"),
+        (b"content-length: 26", b"content-length: 26\r\ntransfer-encoding: chunked"),
+        (b"content-length: 26", b"transfer-encoding: chunked"),
+        (b"content-length: 26", b"content-length: 26\r\nexpect: 100-continue"),
+        (b"content-length: 26", b"content-length: 26\r\nconnection: close"),
+        (b"content-length: 26", b"content-length: 26\r\nupgrade: h2c"),
+        (b"content-length: 26", b"content-length: 26\r\nx-unknown: 1"),
+        (b"application/json", b"s2s/proto"),
+        (b"content-type: application/json\r\n", b""),
+        (b"s2-basin: quick-basin\r\n", b""),
+        (b"quick-basin", b"Quick_Basin"),
+        (b"/a/", b"/%ff/"),
+        (b"/a/", b"//"),
+        (b"content-length: 26", b"s2-format: odd\r\ncontent-length: 26"),
+        (b"content-length: 26", b"authorization: Basic eA==\r\ncontent-length: 26"),
+        (b"host: here", b"host: " + b"h" * QUICK_HEAD_BYTES_MAX),
+    ],
+)
+def test_a_head_that_is_not_plain_is_left_to_who_knows_the_rules(old: bytes, new: bytes) -> None:
+    assert old in PLAIN_HEAD
+    assert parse_quick_head(PLAIN_HEAD.replace(old, new, 1), cors=True) is None
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_altered_heads_never_break_it_nor_move_its_end(data: st.DataObject) -> None:
+    head = bytearray(PLAIN_HEAD)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(head) - 1))
+        head[at] = data.draw(st.integers(0, 255))
+    found = parse_quick_head(bytes(head), cors=True)
+    if found is not None:
+        lengths = re.findall(rb"(?im)^content-length:[ \t]*([0-9]+)[ \t]*\r$", bytes(head))
+        assert [found.length] == [int(length) for length in lengths]
