@@ -38,6 +38,9 @@ VALUES = {
     "quota_basins": ("0", "100", "101"),
     "quota_streams_per_basin": ("13", "14", "15"),
     "quota_tokens": ("16", "0", "17"),
+    "pipeline": ('"off"', "local[2]", "spark://host:7077"),
+    "pipeline_backlog": ('"1MiB"', "2MiB", "3000"),
+    "pipeline_age": ('"5s"', "2m", "1500ms"),
     "log_level": ('"debug"', "warning", "error"),
 }
 WANTED = {
@@ -56,6 +59,8 @@ WANTED = {
     "quota_basins": (0, 100, 101),
     "quota_streams_per_basin": (13, 14, 15),
     "quota_tokens": (16, 0, 17),
+    "pipeline_backlog": (1 << 20, 2 << 20, 3000),
+    "pipeline_age": (5.0, 120.0, 1.5),
     "usage_prices": (
         UsagePrices(append_gib=1),
         UsagePrices(read_gib=0.5, storage_gib_month=2),

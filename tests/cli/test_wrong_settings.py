@@ -44,6 +44,13 @@ WRONG = [
     (["--limit-token-append-bytes", "fast"], "--limit-token-append-bytes: 'fast' is no size"),
     (["--quota-basins", "few"], "--quota-basins: 'few' is no whole number: write digits alone"),
     (["--quota-tokens", "-1"], "--quota-tokens"),
+    (["--pipeline", "remote"], "--pipeline: 'remote' is no place for a pipeline: write off, local"),
+    (["--pipeline", "local[0]"], "--pipeline: 'local[0]' is no place for a pipeline: write off"),
+    (["--pipeline", "spark://me:word@host"], "--pipeline: credentials do not belong into a URL"),
+    (["--pipeline", ""], "--pipeline: is empty: give it a value, or leave it out"),
+    (["--memory", "--pipeline", "local"], "pipeline: a bucket in memory has none: leave it out"),
+    (["--pipeline-age", "60"], "--pipeline-age: '60' is no duration: write one such as"),
+    (["--pipeline-backlog", "0"], "--pipeline-backlog: pipeline_backlog must be at least 1"),
     (["--log-level", "loud"], "--log-level: 'loud' is no level: write one of debug, info"),
     (["--config", "none.toml"], "cannot read the settings in none.toml: No such file"),
     (["--prot", "1"], "there is no --prot: did you mean --port?"),
@@ -57,6 +64,7 @@ WRONG_VARIABLES = [
     ("BOURN_CORS", "maybe", "BOURN_CORS: 'maybe' is neither true nor false: write one of them"),
     ("BOURN_MEMORY", "2", "BOURN_MEMORY: '2' is neither true nor false: write one of them"),
     ("BOURN_BASIN_DOMAIN", "a.b,", "BOURN_BASIN_DOMAIN: '' is no domain: write one such as"),
+    ("BOURN_PIPELINE", "on", "BOURN_PIPELINE: 'on' is no place for a pipeline: write off"),
     ("BOURN_COMMITS_IN_FLIGHT", "999", "BOURN_COMMITS_IN_FLIGHT: commits_in_flight must be"),
 ]
 

@@ -14,6 +14,7 @@ from tests.cli.process import Serving
 EDGE = os.environ.get("BOURN_TEST_EDGE", "native")
 EDGES = {"native": (), "asgi": ("--edge", "asgi")}
 BUCKETS = ("memory", "disk")
+NO_SPARK = ("--pipeline", "off")  # it would take the clients' cores after a minute
 
 Ending = Literal["kill", "stop"]
 
@@ -23,7 +24,7 @@ class Place:
 
     def __init__(self, bucket: str, data: Path, *flags: str) -> None:
         self._data = data
-        where = ("--memory",) if bucket == "memory" else ("--bucket", str(data))
+        where = ("--memory",) if bucket == "memory" else ("--bucket", str(data), *NO_SPARK)
         self._flags = (*where, *EDGES[EDGE], *flags)
         self.is_durable = bucket == "disk"
         self._serving = Serving(*self._flags)

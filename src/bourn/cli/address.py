@@ -8,17 +8,14 @@ http://127.0.0.1:8080  where nothing is said
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 from bourn.cli.failures import Misused
-from bourn.errors import BadName
-from bourn.model import names
+from bourn.errors import BadAddress, BadName
+from bourn.model import endpoint, names
+from bourn.model.endpoint import Endpoint
 
-DEFAULT_ENDPOINT: Final = "http://127.0.0.1:8080"
-ACCOUNT_VARIABLE: Final = "S2_ACCOUNT_ENDPOINT"
-BASIN_VARIABLE: Final = "S2_BASIN_ENDPOINT"
+FLAG: Final = "--endpoint"
 SCHEME: Final = "s2://"
-PLACEHOLDER: Final = "{basin}"
 
 
 class StreamAddress(NamedTuple):
@@ -29,22 +26,6 @@ class StreamAddress(NamedTuple):
 
     def __str__(self) -> str:
         return f"{SCHEME}{self.basin}/{self.stream}"
-
-
-class Endpoint(NamedTuple):
-    """A checked URL; `names_basin` tells that its host does, so that no header must."""
-
-    is_encrypted: bool
-    host: str
-    port: int
-    path: str
-    names_basin: bool = False
-
-    @property
-    def url(self) -> str:
-        """The endpoint for people, without the API's version."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.is_encrypted else 'http'}://{host}:{self.port}"
 
 
 def parse_basin(text: str) -> str:
@@ -69,31 +50,15 @@ def parse_stream(text: str) -> StreamAddress:
 
 def account_endpoint(flag: str | None, environ: Mapping[str, str]) -> Endpoint:
     """Return where basins are managed."""
-    if flag is not None:
-        return _parse(flag, "--endpoint")
-    return _parse(environ.get(ACCOUNT_VARIABLE) or DEFAULT_ENDPOINT, ACCOUNT_VARIABLE)
+    try:
+        return endpoint.account_endpoint(flag, environ, FLAG)
+    except BadAddress as error:
+        raise Misused(error.message) from None
 
 
 def basin_endpoint(flag: str | None, environ: Mapping[str, str], basin: str) -> Endpoint:
     """Return where a basin's streams are."""
-    url, origin = flag, "--endpoint"
-    if url is None:
-        url, origin = environ.get(BASIN_VARIABLE) or DEFAULT_ENDPOINT, BASIN_VARIABLE
-    endpoint = _parse(url.replace(PLACEHOLDER, basin), origin)
-    return endpoint._replace(names_basin=PLACEHOLDER in url)
-
-
-def _parse(url: str, origin: str) -> Endpoint:
-    remedy = f"{origin}: {url!r} is no endpoint: write one such as {DEFAULT_ENDPOINT}"
     try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise Misused(remedy) from None
-    if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
-        raise Misused(remedy)
-    if parts.query or parts.fragment:
-        raise Misused(remedy)
-    is_encrypted = parts.scheme == "https"
-    path = parts.path.rstrip("/") or "/v1"
-    return Endpoint(is_encrypted, parts.hostname, port or (443 if is_encrypted else 80), path)
+        return endpoint.basin_endpoint(flag, environ, basin, FLAG)
+    except BadAddress as error:
+        raise Misused(error.message) from None

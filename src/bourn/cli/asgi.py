@@ -17,7 +17,7 @@ from bourn.cli.failures import DONE, FAILED, Misused
 from bourn.cli.places import log_to_stderr
 from bourn.cli.serve import STOP_SECS, Plan, make_plan, opened_app, say_ready
 from bourn.clock import SystemClock
-from bourn.engine.process import end_with_parent, tune_process
+from bourn.engine.process import end_with_parent, leave_out_pandas, tune_process
 from bourn.http.app import App
 from bourn.http.asgi import AsgiApp
 from bourn.limits import (
@@ -65,6 +65,7 @@ def http_options(head_secs: float = HEAD_READ_SECS) -> dict[str, Any]:
 
 def _loaded(settings: ServeSettings) -> AsgiApp:
     end_with_parent()
+    leave_out_pandas()
     application = make_application(settings)
     _stop_behind(application)
     return application

@@ -14,9 +14,10 @@ from urllib.parse import urlencode
 
 import orjson
 
-from bourn.cli.address import Endpoint, account_endpoint, basin_endpoint
+from bourn.cli.address import account_endpoint, basin_endpoint
 from bourn.cli.failures import CommandError, Failed, Refused
 from bourn.clock import SystemClock
+from bourn.model.endpoint import Endpoint
 
 TOKEN_VARIABLE: Final = "S2_ACCESS_TOKEN"  # noqa: S105  its name, not its value
 NO_VERIFY_VARIABLE: Final = "S2_SSL_NO_VERIFY"

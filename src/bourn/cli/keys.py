@@ -23,16 +23,22 @@ def add_key_option(parser: Any) -> None:
 
 def key_headers(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the header that carries the key; nothing where there is none."""
+    key = key_in(arguments)
+    return {"s2-encryption-key": key} if key else {}
+
+
+def key_in(arguments: argparse.Namespace) -> str:
+    """Return the key; nothing where there is none."""
     name: str | None = arguments.encryption_key_file
     if name is None:
         text = os.environ.get(KEY_VARIABLE, "")
-        return {"s2-encryption-key": _checked(text, KEY_VARIABLE)} if text else {}
+        return _checked(text, KEY_VARIABLE) if text else ""
     try:
         with Path(name).open("rb") as file:
             data = file.read(KEY_FILE_BYTES_MAX)
     except OSError as error:
         raise Misused(f"cannot read {name}: {error.strerror}: name another file") from None
-    return {"s2-encryption-key": _checked(data.decode("ascii", "replace"), name)}
+    return _checked(data.decode("ascii", "replace"), name)
 
 
 def _checked(text: str, origin: str) -> str:

@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from bourn.cli.units import parse_interval_ms, parse_size
+from bourn.cli.units import parse_duration_ns, parse_interval_ms, parse_size
 from bourn.limits import ROOT_TOKEN_CHARS_MAX, ROOT_TOKEN_CHARS_MIN
 from bourn.settings import EDGES, LOG_LEVELS, UsagePrices
 
 _DOMAIN: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
 _TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _DIGITS_MAX: Final = 9
+_NS_PER_SEC: Final = 10**9
 _PRICE: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _PRICES: Final = {
     "append": "append_gib",
@@ -64,6 +65,10 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX:
         raise ValueError(f"{text!r} is no whole number: write digits alone")
     return int(text)
+
+
+def _secs(text: str) -> float:
+    return parse_duration_ns(text) / _NS_PER_SEC
 
 
 def _truth(text: str) -> bool:
@@ -235,6 +240,27 @@ SETTINGS: Final = (
     _quota("basins", "basins that there may be"),
     _quota("streams_per_basin", "streams that a basin may have"),
     _quota("tokens", "access tokens that there may be, beside the root token"),
+    Setting(
+        "pipeline",
+        _text,
+        "PLACE",
+        "local (off in memory, and without the pipeline extra)",
+        "where the log becomes the history table: local, local[2], a Spark master, or off",
+    ),
+    Setting(
+        "pipeline_backlog",
+        parse_size,
+        "SIZE",
+        "64MiB",
+        "the pipeline begins once so much of the log waits for it",
+    ),
+    Setting(
+        "pipeline_age",
+        _secs,
+        "TIME",
+        "60s",
+        "the pipeline begins once something has waited for it so long",
+    ),
     Setting("log_level", _level, "LEVEL", "info", f"one of {', '.join(LOG_LEVELS)}"),
 )
 BY_NAME: Final = {setting.name: setting for setting in SETTINGS}

@@ -5,6 +5,8 @@ import asyncio
 import os
 import random
 import signal
+import sys
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,15 +17,16 @@ from bourn.cli.failures import DONE, CommandError, Failed, Misused, Refused
 from bourn.cli.options import SETTINGS
 from bourn.cli.places import locate, log_to_stderr
 from bourn.cli.units import parse_duration_ns, parse_size
-from bourn.clock import SystemClock
+from bourn.clock import Clock, SystemClock
 from bourn.errors import BournError, BucketRefused, BucketUnavailable
-from bourn.layout.reports import RunReport, report_shape
-from bourn.limits import MIB
+from bourn.layout.reports import JobReport, RunReport, report_shape
+from bourn.limits import MIB, PIPELINE_BEAT_SECS
 from bourn.model.instants import format_ms
 from bourn.pipeline import status
 from bourn.pipeline.place import Place, place_of
+from bourn.pipeline.priority import go_behind_others
 from bourn.pipeline.progress import Standing
-from bourn.pipeline.runner import JOBS, Runner
+from bourn.pipeline.runner import JOBS, ON_REQUEST, Runner
 from bourn.pipeline.session import SparkMissing, require_packages
 from bourn.settings import PipelineSettings, ServeSettings
 
@@ -33,27 +36,28 @@ NS_PER_SEC: Final = 10**9
 def run(arguments: argparse.Namespace) -> int:
     """Do the jobs once, or follow the log until a signal asks to stop."""
     settings = _settings(arguments)
-    serve_settings = _serve_settings(arguments)
+    serve_settings = settings_of_server(arguments)
     log_to_stderr(serve_settings.log_level)
-    place = _place(serve_settings)
+    place = place_in(serve_settings)
     jobs = _jobs(arguments.jobs)
+    if arguments.tied:
+        _end_with_input()
     try:
         require_packages()
-        if settings.is_local:
-            os.nice(settings.niceness)
+        go_behind_others(settings)
         asyncio.run(_run(arguments, place, settings, jobs))
     except (BournError, SparkMissing) as error:
-        raise _ending(error) from None
+        raise ending_of(error) from None
     return DONE
 
 
 def show_status(arguments: argparse.Namespace) -> int:
     """Show how the table and the log stand, and the last runs."""
-    place = _place(_serve_settings(arguments))
+    place = place_in(settings_of_server(arguments))
     try:
         found = asyncio.run(_look(place))
     except BournError as error:
-        raise _ending(error) from None
+        raise ending_of(error) from None
     if arguments.json:
         render.json_line(found.shape())
     else:
@@ -76,7 +80,7 @@ async def _run(
         settings,
         SystemClock(),
         random.SystemRandom(),
-        listen=_show,
+        listen=Beats(SystemClock()) if arguments.tied else show_standing,
         told=_tell_json if arguments.json else _tell,
         jobs=jobs,
     )
@@ -91,6 +95,37 @@ async def _run(
         raise KeyboardInterrupt from None
     finally:
         await runner.close()
+
+
+class Beats:
+    """Tells a parent now and then that work is under way: {"stage": …} as a line of the output."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told_at = float("-inf")
+
+    def __call__(self, standing: Standing) -> None:
+        """Tell it, unless that was just done."""
+        now = self._clock.monotonic()
+        if now - self._told_at >= PIPELINE_BEAT_SECS:
+            self._told_at = now
+            render.json_line({"stage": standing.stage})
+
+
+def _end_with_input() -> None:
+    """End this process, and its group if it leads one, as soon as standard input ends.
+
+    However the parent went: nobody would know of the work any more, and none of it is lost.
+    """
+
+    def watch() -> None:
+        try:
+            while os.read(sys.stdin.fileno(), 1):
+                pass
+        finally:
+            os.kill(0 if os.getpgid(0) == os.getpid() else os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="bourn-parent", daemon=True).start()
 
 
 async def _look(place: Place) -> status.PipelineStatus:
@@ -110,19 +145,22 @@ def _settings(arguments: argparse.Namespace) -> PipelineSettings:
             given["backlog_bytes"] = parse_size(arguments.backlog)
         if arguments.age is not None:
             given["age_secs"] = parse_duration_ns(arguments.age) / NS_PER_SEC
+        if arguments.grace is not None:
+            given["grace_secs"] = parse_duration_ns(arguments.grace) / NS_PER_SEC
         return PipelineSettings(**given)
     except ValueError as error:
         raise Misused(str(error)) from None
 
 
-def _serve_settings(arguments: argparse.Namespace) -> ServeSettings:
+def settings_of_server(arguments: argparse.Namespace) -> ServeSettings:
     """Read the server's own settings: a pipeline finds the bucket as its server does."""
     every = {setting.name: getattr(arguments, setting.name, None) for setting in SETTINGS}
     known = argparse.Namespace(config=arguments.config, **every)
     return load_settings(known, os.environ, Path.cwd())
 
 
-def _place(settings: ServeSettings) -> Place:
+def place_in(settings: ServeSettings) -> Place:
+    """Return the server's bucket."""
     try:
         return place_of(locate(settings.bucket, settings.path), os.environ)
     except BucketRefused as error:
@@ -134,12 +172,14 @@ def _jobs(text: str | None) -> list[str]:
         return list(JOBS)
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in JOBS:
-            raise Misused(f"--jobs: there is no job {name!r}: write some of {','.join(JOBS)}")
+        if name not in (*JOBS, *ON_REQUEST):
+            known = ",".join((*JOBS, *ON_REQUEST))
+            raise Misused(f"--jobs: there is no job {name!r}: write some of {known}")
     return names
 
 
-def _ending(error: BournError | SparkMissing) -> CommandError:
+def ending_of(error: BournError | SparkMissing) -> CommandError:
+    """Return how a command ends for an error of the pipeline."""
     match error:
         case SparkMissing():
             return Misused(str(error))
@@ -149,14 +189,15 @@ def _ending(error: BournError | SparkMissing) -> CommandError:
             return Refused(error.message)
 
 
-def _show(standing: Standing) -> None:
+def show_standing(standing: Standing) -> None:
+    """Show how far the work has come, to whoever looks at a terminal."""
     parts = [standing.stage]
     if standing.commits_all:
         parts += [
-            f"{standing.commits:,} of {standing.commits_all:,} commits",
-            f"{_mib(standing.bytes)} of {_mib(standing.bytes_all)}",
+            f"{standing.commits:,} of {standing.commits_all:,} {standing.unit}",
+            f"{mib(standing.bytes)} of {mib(standing.bytes_all)}",
             f"{standing.records:,} records",
-            f"{_mib(standing.bytes_per_sec)}/s",
+            f"{mib(standing.bytes_per_sec)}/s",
         ]
     render.progress(", ".join(filter(None, parts)))
 
@@ -166,23 +207,34 @@ def _tell(report: RunReport) -> None:
     if report.error:
         return  # the command's last line, or the log, says it
     for job in report.jobs:
-        if not job.rounds:
-            render.line(f"{job.name}: nothing to do, the table has every commit")
-            continue
-        secs = job.secs.get("tiering", 0.0)
-        rate = f", {_mib(job.log_bytes / secs)}/s" if secs else ""
-        shown = " ".join(f"{stage} {taken:.1f} s," for stage, taken in job.secs.items())
-        render.line(
-            f"{job.name}: {job.commits:,} commits, {_mib(job.log_bytes)}, {job.records:,} records "
-            f"in {job.files} files of {_mib(job.file_bytes)}{rate}; {shown.rstrip(',')}"
-        )
+        render.line(f"{job.name}: {_job_line(job)}")
+
+
+def _job_line(job: JobReport) -> str:
+    """Say what a job did, of whichever kind it is."""
+    if not job.rounds:
+        return "nothing to do"
+    said: list[str] = []
+    if job.commits:
+        said += [f"{job.commits:,} commits", mib(job.log_bytes)]
+    if job.files:
+        said.append(f"{job.records:,} records in {job.files} files of {mib(job.file_bytes)}")
+    for name, value in job.facts.items():
+        what, size, _ = name.rpartition("_bytes")
+        shown = f"{mib(value)} {what}" if size else f"{value:,} {name}"
+        said += [shown.replace("_", " ")] if value else []
+    secs = job.secs.get("tiering", 0.0)
+    said += [f"{mib(job.log_bytes / secs)}/s"] if secs else []
+    taken = ", ".join(f"{stage} {secs:.1f} s" for stage, secs in job.secs.items())
+    return "; ".join(filter(None, (", ".join(said), taken)))
 
 
 def _tell_json(report: RunReport) -> None:
     render.json_line(report_shape(report))
 
 
-def _mib(size: float) -> str:
+def mib(size: float) -> str:
+    """Return a size as people read it."""
     return f"{size / MIB:,.1f} MiB"
 
 
@@ -191,8 +243,8 @@ def _status_lines(found: status.PipelineStatus) -> dict[str, Any]:
     lines: dict[str, Any] = {
         "table": f"version {found.table_version}" if found.table_version >= 0 else "none yet",
         "log in it": f"{found.table_end_ordinal:,} commits",
-        "records": f"{found.records:,} in {found.files:,} files of {_mib(found.file_bytes)}",
-        "waiting": f"{found.lag_commits:,} commits, {_mib(found.lag_bytes)}{more}",
+        "records": f"{found.records:,} in {found.files:,} files of {mib(found.file_bytes)}",
+        "waiting": f"{found.lag_commits:,} commits, {mib(found.lag_bytes)}{more}",
         "oldest waits": f"{found.lag_secs:,.1f} s",
         "last run": _run_line(found.last_run),
     }

@@ -28,16 +28,20 @@ from bourn.cli.config import load_settings
 from bourn.cli.failures import DONE, Misused, Refused
 from bourn.cli.places import locate, log_to_stderr
 from bourn.cli.spec import BasinSpec, apply_spec, read_spec
+from bourn.cli.supervise import Supervision, supervised
+from bourn.cli.supervise_plan import NoPipeline, plan_pipeline
 from bourn.cli.tls import server_context
 from bourn.clock import SystemClock
 from bourn.engine.node import Node
-from bourn.engine.process import tune_process
+from bourn.engine.process import leave_out_pandas, tune_process
 from bourn.errors import BadName, BournError, BucketRefused
 from bourn.http.app import App
 from bourn.http.native import NativeServer
 from bourn.layout import codec
+from bourn.layout.history import rows
 from bourn.model import names
 from bourn.settings import ServeSettings
+from bourn.wire import json_check
 
 STOP_SECS: Final = 10.0  # for what is under way, once a stop is asked for
 PATIENCE_SECS: Final = 2.0  # a part of the start that takes longer is named
@@ -51,11 +55,14 @@ class Plan(NamedTuple):
     location: Location
     tls: ssl.SSLContext | None
     basins: list[BasinSpec]
+    pipeline: Supervision | None
+    no_pipeline: str  # why there is none, where that is worth a word
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal asks to stop; returns the exit code."""
     plan = make_plan(load_settings(arguments, os.environ, Path.cwd()))
+    leave_out_pandas()
     if plan.settings.edge == "asgi":
         from bourn.cli import asgi  # noqa: PLC0415  it imports this module
 
@@ -75,11 +82,19 @@ def make_plan(settings: ServeSettings, *, will_listen: bool = True) -> Plan:
         names.location_name(settings.engine.location)
     except BadName as error:
         raise Misused(f"location: {error.message}") from None
+    location = locate(settings.bucket, settings.path)
+    pipeline, no_pipeline = None, ""
+    try:
+        pipeline = plan_pipeline(settings, location, os.environ)
+    except NoPipeline as why:
+        no_pipeline = str(why)
     plan = Plan(
         settings,
-        locate(settings.bucket, settings.path),
+        location,
         server_context(settings, SystemClock().now_ms()) if will_listen else None,
         read_spec(Path(settings.init_file)) if settings.init_file else [],
+        pipeline,
+        no_pipeline,
     )
     if will_listen:
         _check_port(settings.host, settings.port)
@@ -146,7 +161,10 @@ async def opened_app(plan: Plan, clock: SystemClock) -> AsyncIterator[Opened]:
                 prices=settings.usage_prices,
                 limits=settings.traffic,
             )
-            yield Opened(app, bucket.name)
+            if plan.no_pipeline:
+                render.note(f"no pipeline: {plan.no_pipeline}")
+            async with supervised(plan.pipeline, node, bucket, clock, app.telemetry.pipeline):
+                yield Opened(app, bucket.name)
         finally:
             await node.close()
     finally:
@@ -185,6 +203,8 @@ async def _open_bucket(location: Location, clock: SystemClock) -> Bucket:
         with _patience(clock, "loading the codecs; the first start on a machine compiles them"):
             # In threads, because the loop must hear a signal meanwhile.
             await asyncio.to_thread(codec.warm, render.note)
+            await asyncio.to_thread(json_check.warm, render.note)
+            await asyncio.to_thread(rows.warm, render.note)
             return await asyncio.to_thread(location.open)
     except BucketRefused as error:
         raise Misused(f"cannot open the bucket: {error.message}") from None

@@ -16,10 +16,11 @@ import orjson
 from httpunk import HTTPunkError
 from httpunk.asyncio import AutoClientProtocol, H1ClientProtocol, H2ClientProtocol
 
-from bourn.cli.address import Endpoint, basin_endpoint
+from bourn.cli.address import basin_endpoint
 from bourn.cli.client import HINTS, NO_VERIFY_VARIABLE, TOKEN_VARIABLE
 from bourn.cli.failures import CommandError, Failed, Refused
 from bourn.errors import BadFrame
+from bourn.model.endpoint import Endpoint
 from bourn.wire.compression import Compression
 from bourn.wire.frames import Frame, FrameParser, decode_terminal
 
