@@ -1,0 +1,82 @@
+"""Offsets, ranges and shares: plain values."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bourn.limits import SOURCE_PARTITION_RECORDS
+from bourn.spark.source_plan import (
+    Offset,
+    Range,
+    offset_of,
+    ranges_between,
+    share,
+    split,
+)
+
+names = st.sampled_from("abcdef")
+counts = st.dictionaries(names, st.integers(0, 50))
+
+
+@given(counts, counts, counts)
+def test_an_offset_survives_its_json(offsets, begun, created):
+    offset = Offset(offsets, {name: f"t{n}" for name, n in created.items()}, begun)
+    text = json.dumps(offset.to_json())
+    assert offset_of(json.loads(text)) == offset
+
+
+@pytest.mark.parametrize("text", ["{}", '{"offsets": 1}', '{"offsets": {"a": "x"}}'])
+def test_what_is_no_offset_is_refused(text):
+    with pytest.raises(ValueError, match="no offset of this source"):
+        offset_of(json.loads(text))
+
+
+def test_ranges_lie_between_two_offsets():
+    start = Offset({"a": 3, "b": 5, "gone": 9}, {"a": "1", "b": "1"})
+    end = Offset({"a": 7, "b": 5, "new": 4, "zero": 0}, {"a": "1", "b": "1"}, {"new": 2})
+    assert ranges_between(start, end) == [Range("a", 3, 7), Range("new", 2, 4)]
+
+
+def test_a_stream_that_was_made_anew_is_read_from_its_beginning():
+    start, end = Offset({"a": 9}, {"a": "1"}), Offset({"a": 4}, {"a": "2"}, {"a": 1})
+    assert ranges_between(start, end) == [Range("a", 1, 4)]
+    untold = Offset({"a": 12}, {"a": "1"})
+    assert ranges_between(Offset({"a": 9}), untold) == [Range("a", 9, 12)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(1, 2 * SOURCE_PARTITION_RECORDS)), max_size=4
+    ),
+    st.integers(0, 20),
+)
+def test_parts_are_the_ranges_again_and_as_many_as_are_asked_for(sizes, wanted):
+    ranges = [
+        Range(f"s{number}", start, start + size) for number, (start, size) in enumerate(sizes)
+    ]
+    parts = split(ranges, wanted)
+    joined: list[Range] = []
+    for part in parts:
+        assert part.records > 0
+        if joined and joined[-1].stream == part.stream:
+            assert joined[-1].end == part.start
+            joined[-1] = joined[-1]._replace(end=part.end)
+        else:
+            joined.append(part)
+    assert joined == ranges
+    records = sum(found.records for found in ranges)
+    assert len(parts) >= min(wanted, records)
+    if not wanted:
+        assert all(part.records <= SOURCE_PARTITION_RECORDS for part in parts)
+
+
+@given(counts, st.integers(0, 120))
+def test_a_limit_is_used_up_and_shared_fairly(waiting, limit):
+    shares = share(waiting, limit)
+    assert sum(shares.values()) == min(limit, sum(waiting.values()))
+    assert all(0 <= shares[name] <= waiting[name] for name in waiting)
+    unsated = [shares[name] for name in waiting if shares[name] < waiting[name]]
+    if unsated:
+        assert max(shares.values(), default=0) <= min(unsated) + 1
