@@ -10,6 +10,8 @@ KILLS ?= 50
 JOBS ?= 2
 EDGE ?= native
 SECONDS ?= 20
+ROUNDS ?= 3
+RESTARTS ?= 2
 COMPAT := .cache/compat/.ready
 
 help: ## list the targets
@@ -56,16 +58,32 @@ crash: $(READY) ## kill a node on local disk KILLS=50 times and check every prom
 fuzz-api: $(READY) ## SECONDS=20 of valid and broken requests, made from the server's own document
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
-test: check unit compat fuzz-api crash ## everything that must pass before a change lands
+pipeline-proof: $(READY) ## append, read and kill -9 beside a working pipeline, ROUNDS=3 small ones; from 10 on: 1,000 streams, 1 GB
+	@$(BIN)/python -m tests.proof --rounds $(ROUNDS) $(ARGS)
+
+connector-proof: $(READY) ## a Spark query between streams, killed with -9 RESTARTS=2 times: every record once, in order
+	@$(BIN)/python -m tests.connector_proof --restarts $(RESTARTS) $(ARGS)
+
+test: check unit compat ## everything that must pass before a change lands
+	@$(MAKE) --no-print-directory --jobs 4 --output-sync=line fuzz-api crash pipeline-proof connector-proof
 
 bench-engine: $(READY) ## measure the engine: table, and bench/results/engine.json
 	@$(BIN)/python -m bench.engine
 
+bench-pipeline: $(READY) ## measure the pipeline and the history: table, and bench/results/pipeline.json; flags by ARGS
+	@$(BIN)/python -m bench.pipeline $(ARGS)
+
 bench-http: $(READY) ## measure the server through HTTP: table, and bench/results/http.json
 	@$(BIN)/python -m bench.http $(ARGS)
 
+bench-connector: $(READY) ## measure the Spark connector: table, and bench/results/connector.json; flags by ARGS
+	@$(BIN)/python -m bench.connector $(ARGS)
+
 load: $(READY) ## 2,000 followers, 500 sessions, then every attack: bench/results/load.json; flags by ARGS
 	@$(BIN)/python -m bench.load $(ARGS)
+
+versus: $(READY) ## Bourn against s2 lite, turn by turn: table, and bench/results/versus.json; flags by ARGS
+	@$(BIN)/python -m bench.versus $(ARGS)
 
 lock: $(READY) ## refresh the locked dependencies from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --upgrade pyproject.toml --group dev -o $(LOCK)
@@ -74,4 +92,4 @@ clean: ## remove the environment and every cache
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup serve format check unit compat fuzz-api crash test bench-engine bench-http load lock clean
+.PHONY: help setup serve format check unit compat fuzz-api crash pipeline-proof connector-proof test bench-engine bench-pipeline bench-http bench-connector load versus lock clean

@@ -1,8 +1,8 @@
-"""How fast the log becomes the table: `python -m bench.pipeline [--megabytes 500]`.
+"""The pipeline and the history it makes: `make bench-pipeline`, or `python -m bench.pipeline`.
 
-A log of 1 KiB records on local disk, tiered three times from the beginning: by one process without
-Spark, by a Spark that must be started first, and by one that is warm. Prints a table, and writes
-bench/results/pipeline.json.
+A log on local disk is measured as it is (reads, server), tiered by one process and by Spark, and
+measured again as a table; then a server takes appends beside a pipeline that works. Prints a table
+with the budgets, and writes bench/results/pipeline.json.
 """
 
 import argparse
@@ -10,172 +10,175 @@ import asyncio
 import json
 import os
 import platform
-import random
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from bourn.bucket.local import LocalBucket
-from bourn.bucket.retry import Retry
-from bourn.clock import SystemClock
-from bourn.engine.node import Node
-from bourn.layout.records import encode_records
-from bourn.layout.reports import JobReport, RunReport
-from bourn.limits import MIB
-from bourn.model.record import Record
-from bourn.model.resource import CreateBasin, CreateStream
-from bourn.pipeline.place import Place
-from bourn.pipeline.runner import Runner
-from bourn.pipeline.scan import LogScan
-from bourn.pipeline.session import Spark
-from bourn.pipeline.tasks import write_segment
-from bourn.pipeline.tier import cut
-from bourn.settings import PipelineSettings
+from bench import pipeline_acks, pipeline_reads, pipeline_tier
+from bench.pipeline_log import fill, size_of
+from bourn.cli.supervise_plan import local_cores
 
-RESULTS = Path(__file__).parent / "results" / "pipeline.json"
-BASIN = "bench-basin"
-APPENDS_AT_ONCE = 64
-CLOCK = SystemClock()
+RESULTS: Final = Path(__file__).parent / "results" / "pipeline.json"
+SMALL_RECORD_BYTES: Final = 100
 
 
-async def fill(root: Path, megabytes: int, streams: int, record_bytes: int, per_batch: int) -> None:
-    """Append batches of text that compresses about as well as logs do."""
-    bucket = LocalBucket(root)
-    node = await Node.open(bucket)
-    await node.create_basin(CreateBasin(BASIN))
-    for number in range(streams):
-        await node.create_stream(BASIN, CreateStream(f"s{number:05d}"))
-    rng = random.Random(1)
-    words = [rng.randbytes(6).hex().encode() + b" " for _ in range(4000)]
+class Line(NamedTuple):
+    """A figure that has a budget."""
 
-    def body() -> bytes:
-        return b"".join(rng.choices(words, k=record_bytes // 13 + 1))[:record_bytes]
+    what: str
+    value: float
+    unit: str
+    bound: float
+    at_least: bool
 
-    pool = [
-        encode_records([Record(body(), ((b"k", b"v%d" % n),)) for n in range(per_batch)])
-        for _ in range(40)
-    ]
-    turn = asyncio.Semaphore(APPENDS_AT_ONCE)
-
-    async def append(number: int) -> None:
-        async with turn:
-            stream = f"s{rng.randrange(streams):05d}"
-            await node.append(BASIN, stream, pool[number % len(pool)])
-
-    total = megabytes * 1_000_000 // (record_bytes * per_batch)
-    await asyncio.gather(*map(append, range(total)))
-    await node.close()
-    await bucket.close()
+    @property
+    def holds(self) -> bool:
+        """Whether it is kept."""
+        return self.value >= self.bound if self.at_least else self.value < self.bound
 
 
-def forget(root: Path) -> None:
-    """Take the table away, so that the log is tiered from its beginning again."""
-    for name in ("history", "pipeline"):
-        shutil.rmtree(root / name, ignore_errors=True)
-
-
-async def alone(root: Path) -> dict[str, Any]:
-    """The same work in one process, one task after the other."""
-    bucket = LocalBucket(root)
-    retry = Retry(CLOCK, random.Random(1), 10)
-    scan = LogScan(bucket, retry)
-    span = await scan.span(0, commits_max=1 << 40, bytes_max=1 << 60)
-    names = await scan.names(span.end)
-    began = CLOCK.monotonic()
-    rows = 0
-    for run in cut(span, 4):
-        facts = await write_segment(bucket, run, names, random.getrandbits(64), retry)
-        rows += facts.rows if facts else 0
-    secs = CLOCK.monotonic() - began
-    await bucket.close()
-    return figures(span.size_bytes, rows, secs)
-
-
-async def on_spark(root: Path, spark: Spark, settings: PipelineSettings) -> dict[str, Any]:
-    """One run of the pipeline."""
-    told: list[RunReport] = []
-    runner = Runner(
-        Place("file", str(root), "", "", ""),
-        settings,
-        CLOCK,
-        random.Random(),
-        listen=lambda _: None,
-        told=told.append,
-        spark=spark,
-    )
-    began = CLOCK.monotonic()
-    await runner.once()
-    secs = CLOCK.monotonic() - began
-    await runner.close()
-    job: JobReport = told[0].jobs[0]
-    shown = figures(job.log_bytes, job.records, job.secs["tiering"])
-    return {**shown, "whole_secs": round(secs, 2), "stages": job.secs, "files": job.files}
-
-
-def figures(size: int, rows: int, secs: float) -> dict[str, Any]:
-    return {
-        "log_bytes": size,
-        "records": rows,
-        "secs": round(secs, 2),
-        "log_mb_per_sec": round(size / 1e6 / secs, 1),
-        "records_per_sec": round(rows / secs),
-    }
-
-
-def size_of(root: Path) -> int:
-    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-
-
-def measure(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
-    settings = PipelineSettings(master=arguments.master)
-    spark = Spark(settings)
+def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
+    """Everything, for records of 1 KB and, shorter, of 100 B."""
     results: dict[str, Any] = {}
-    asyncio.run(
-        fill(root, arguments.megabytes, arguments.streams, arguments.record, arguments.batch)
-    )
-    try:
-        results["one process"] = asyncio.run(alone(root))
-        forget(root)
-        results["spark, cold"] = asyncio.run(on_spark(root, spark, settings))
-        for number in range(arguments.warm):
-            forget(root)
-            results[f"spark, warm {number + 1}"] = asyncio.run(on_spark(root, spark, settings))
-    finally:
-        spark.close()
-    results["bytes of log"] = size_of(root / "wal")
-    results["bytes of table"] = size_of(root / "history")
+    for size in () if options.only_acks else (options.record, SMALL_RECORD_BYTES):
+        place = root / f"of-{size}" / "data"
+        megabytes = options.megabytes if size == options.record else options.small_megabytes
+        print(f"filling {megabytes} MB of {size} B records", flush=True)
+        _fill(options, place, megabytes, size)
+        results[f"{size} B"] = _history(options, place)
+    if options.ack_repeats:
+        print("appends beside a pipeline", flush=True)
+        acks, busy = root / "acks" / "data", root / "busy" / "data"
+        acks.mkdir(parents=True)
+        _fill(options, busy, options.megabytes, options.record)
+        results["acks"] = pipeline_acks.measure(acks, busy, options, options.ack_master)
     return results
 
 
-def main() -> None:
+def _fill(options: argparse.Namespace, place: Path, megabytes: int, size: int) -> None:
+    per_batch = max(options.batch_bytes // size, 1)
+    share = options.large_share
+    asyncio.run(fill(place, megabytes, options.streams, size, per_batch, large=share))
+
+
+def _history(options: argparse.Namespace, place: Path) -> dict[str, Any]:
+    print("reads from the log", flush=True)
+    found: dict[str, Any] = {"log": pipeline_reads.measure(place, options)}
+    before = size_of(place)
+    print("tiering", flush=True)
+    found["tier"] = pipeline_tier.measure(place, options.master, options.warm)
+    asyncio.run(pipeline_reads.collect(place))
+    found["bytes"] = {
+        "bucket before": before,
+        "bucket after": size_of(place),
+        "table": size_of(place / "history"),
+        "log after": size_of(place / "wal"),
+    }
+    print("reads from the history", flush=True)
+    found["history"] = pipeline_reads.measure(place, options)
+    return found
+
+
+def lines_of(results: dict[str, Any], options: argparse.Namespace) -> list[Line]:
+    """Return what has a budget."""
+    if options.only_acks:
+        return _ack_lines(results)
+    main, small = results[f"{options.record} B"], results[f"{SMALL_RECORD_BYTES} B"]
+    many = f"{options.read_megabytes} MB"
+    warm = main["tier"][f"spark, warm {options.warm}"]
+    lines = [
+        Line("tier, two cores, warm", warm["log_mb_per_sec"], "MB/s of log", 60, at_least=True),
+        Line(
+            "one record from the history, p50",
+            main["history"]["reader"]["one record"]["p50_ms"],
+            "ms",
+            20,
+            at_least=False,
+        ),
+    ]
+    for name, found, bound in (("1 KB", main, 300), ("100 B", small, 200)):
+        value = found["history"]["reader"][many]["mb_per_cpu_sec"]
+        lines.append(
+            Line(f"catch-up from the history, {name}", value, "MB/s a core", bound, at_least=True)
+        )
+    return lines + _ack_lines(results)
+
+
+def _ack_lines(results: dict[str, Any]) -> list[Line]:
+    if "acks" not in results:
+        return []
+    return [
+        Line(
+            "ack p99 beside the pipeline", results["acks"]["p99_ratio"], "times", 2, at_least=False
+        )
+    ]
+
+
+def show(results: dict[str, Any], lines: list[Line]) -> None:
+    """Print it all."""
+    for group, found in results.items():
+        print(f"\n{group}")
+        _show(found, "  ")
+    print()
+    for line in lines:
+        sign = ">=" if line.at_least else "<"
+        verdict = "ok" if line.holds else "MISSED"
+        print(f"{line.what:36} {line.value:9.1f} {line.unit:12} {sign} {line.bound:g}  {verdict}")
+
+
+def _show(found: dict[str, Any], indent: str) -> None:
+    for name, value in found.items():
+        if name == "repeats":
+            continue
+        if isinstance(value, dict) and any(isinstance(part, dict) for part in value.values()):
+            print(f"{indent}{name}")
+            _show(value, indent + "  ")
+        elif isinstance(value, dict):
+            parts = ", ".join(f"{key} {part:,}" for key, part in value.items())
+            print(f"{indent}{name:22} {parts}")
+        else:
+            print(f"{indent}{name:22} {value}")
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=500)
+    parser.add_argument("--megabytes", type=int, default=600, help="of 1 KB records")
+    parser.add_argument("--small-megabytes", type=int, default=200, help="of 100 B records")
     parser.add_argument("--streams", type=int, default=200)
+    parser.add_argument("--large-share", type=float, default=0.7, help="of it, in one stream")
     parser.add_argument("--record", type=int, default=1000, help="bytes of a body")
-    parser.add_argument("--batch", type=int, default=100, help="records of a batch")
+    parser.add_argument("--batch-bytes", type=int, default=100_000)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--warm", type=int, default=2)
-    arguments = parser.parse_args()
+    parser.add_argument("--reads", type=int, default=100, help="single records")
+    parser.add_argument("--read-megabytes", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--ack-rate", type=int, default=400, help="appends a second")
+    parser.add_argument("--ack-secs", type=float, default=8.0)
+    parser.add_argument("--ack-repeats", type=int, default=5)
+    parser.add_argument("--ack-master", default=f"local[{local_cores()}]")
+    parser.add_argument("--only-acks", action="store_true", help="and save nothing")
+    parser.add_argument("--no-save", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, print, save."""
+    options = parse()
     root = Path(tempfile.mkdtemp(prefix="bourn-bench-"))
+    load = os.getloadavg()[0]
     try:
-        load = os.getloadavg()[0]
-        results = measure(arguments, root)
+        results = measure(options, root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    for name, found in results.items():
-        if isinstance(found, dict):
-            print(
-                f"{name:14} {found['log_mb_per_sec']:7.1f} MB/s "
-                f"{found['records_per_sec']:9,} records/s  in {found['secs']} s  "
-                f"{found.get('stages', '')}"
-            )
-        else:
-            print(f"{name:14} {found / MIB:9.1f} MiB")
+    lines = lines_of(results, options)
+    show(results, lines)
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "load_before": load}
-    RESULTS.write_text(
-        json.dumps({"machine": machine, "settings": vars(arguments), **results}, indent=2) + "\n"
-    )
+    budgets = [{**line._asdict(), "holds": line.holds} for line in lines]
+    if not (options.no_save or options.only_acks):
+        saved = {"machine": machine, "settings": vars(options), "budgets": budgets, **results}
+        RESULTS.write_text(json.dumps(saved, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -93,10 +93,10 @@ class HttpCase(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def serving(bucket: str, directory: Path, *more: str) -> Iterator[Server]:
+def serving(bucket: str, directory: Path, *more: str, has_basin: bool = False) -> Iterator[Server]:
     """A server in memory, or on the disk that holds the directory."""
-    where = ["--memory"] if bucket == "memory" else ["--bucket", str(directory / "data")]
-    flags = [*where, *more]
+    disk = ["--bucket", str(directory / "data"), "--pipeline", "off"]
+    flags = [*(["--memory"] if bucket == "memory" else disk), *more]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("BOURN_")}
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(
@@ -109,7 +109,8 @@ def serving(bucket: str, directory: Path, *more: str) -> Iterator[Server]:
         )
         try:
             server = Server(child.pid, _port(child), directory)
-            server.request("POST", "/basins", {"basin": BASIN})
+            if not has_basin:
+                server.request("POST", "/basins", {"basin": BASIN})
             yield server
         finally:
             child.terminate()

@@ -62,9 +62,25 @@ def prepared(port: int, history_mib: int) -> Target:
     return target
 
 
+class Lag:
+    """How late this process itself is: on a busy machine, a part of what it waits for."""
+
+    def __init__(self) -> None:
+        self.secs_max = 0.0
+
+    async def watch(self) -> None:
+        """Look at the clock again and again, until cancelled."""
+        while True:
+            began = CLOCK.monotonic()
+            await CLOCK.sleep(PERIOD_SECS)
+            self.secs_max = max(self.secs_max, CLOCK.monotonic() - began - PERIOD_SECS)
+
+
 async def waits(target: Target, seconds: float) -> tuple[dict[str, Any], int]:
     """Append and read one record again and again: waits in ms, and how often it went wrong."""
     await CLOCK.sleep(START_SECS)
+    lag = Lag()
+    watching = asyncio.ensure_future(lag.watch())
     client = Client(target.port)
     errors = 0
     append: list[float] = []
@@ -87,10 +103,12 @@ async def waits(target: Target, seconds: float) -> tuple[dict[str, Any], int]:
             found.append(CLOCK.monotonic() - began)
         await CLOCK.sleep(PERIOD_SECS)
     client.close()
+    watching.cancel()
     figures = {
         "wait_ms": percentiles(append + read),
         "append_ms": percentiles(append),
         "read_ms": percentiles(read),
+        "own_lag_ms_max": round(lag.secs_max * 1000, 2),
         "calls": len(append) + len(read),
     }
     return figures, errors

@@ -63,41 +63,57 @@ RATES: Final = (
 
 def loads(seconds: float, long_seconds: float) -> list[Load]:
     """All of them, in the order of the issue's letters."""
-    found = [
+    return [
+        *_full_speed(seconds),
+        *_streams(long_seconds),
+        *_fan_out(seconds),
+        *_replays(),
+        *_unary(seconds),
         Load(
-            "bench",
-            f"s2 bench, {name}, full speed",
-            benches.measure,
-            {"tool": "s2 bench", "size": size, "rate": benches.FULL_SPEED, "seconds": seconds},
-            _bench(goal),
-        )
-        for name, size, goal in (("8 KiB", 8192, 2.0), ("1 KiB", 1024, 1.0), ("256 B", 256, 2.0))
+            "sessions",
+            f"{SESSIONS} append sessions on {SESSIONS} streams",
+            sessions,
+            {"seconds": seconds},
+            RATES,
+        ),
     ]
-    found.append(
+
+
+def _full_speed(seconds: float) -> list[Load]:
+    acks = (Compared("ack_p50_ms", "ack p50 ms", goal=2.0), Compared("ack_p99_ms", "ack p99 ms"))
+    return [
         Load(
-            "ack",
-            "s2 bench, 8 KiB, 1 MiB/s",
+            group,
+            f"s2 bench, {name}",
             benches.measure,
-            {"tool": "s2 bench", "size": 8192, "rate": "1", "seconds": seconds},
-            (
-                Compared("ack_p50_ms", "ack p50 ms", goal=2.0),
-                Compared("ack_p99_ms", "ack p99 ms"),
-            ),
+            {"tool": "s2 bench", "size": size, "rate": rate, "seconds": seconds},
+            compared,
         )
-    )
-    found += [
+        for group, name, size, rate, compared in (
+            ("bench", "8 KiB, full speed", 8192, benches.FULL_SPEED, _bench(2.0)),
+            ("bench", "1 KiB, full speed", 1024, benches.FULL_SPEED, _bench(1.0)),
+            ("bench", "256 B, full speed", 256, benches.FULL_SPEED, _bench(2.0)),
+            ("ack", "8 KiB, 1 MiB/s", 8192, "1", acks),
+        )
+    ]
+
+
+def _streams(seconds: float) -> list[Load]:
+    twice = tuple(msgspec.structs.replace(one, goal=2.0) for one in RATES)
+    return [
         Load(
             "streams",
             f"{streams:,} streams, a writer each, {RECORD_BYTES} B",
             writers,
-            {"streams": streams, "seconds": long_seconds},
-            tuple(msgspec.structs.replace(one, goal=2.0) for one in RATES)
-            if streams == 2000
-            else RATES,
+            {"streams": streams, "seconds": seconds},
+            compared,
         )
-        for streams in (100, 500, 2000)
+        for streams, compared in ((100, RATES), (500, RATES), (2000, twice))
     ]
-    found += [
+
+
+def _fan_out(seconds: float) -> list[Load]:
+    return [
         Load(
             "followers",
             f"{count:,} SSE followers, {followers.EVENTS_PER_S} events/s",
@@ -107,7 +123,10 @@ def loads(seconds: float, long_seconds: float) -> list[Load]:
         )
         for count in (50, 200, 1000)
     ]
-    found += [
+
+
+def _replays() -> list[Load]:
+    return [
         Load(
             "replay",
             f"{clients:,} clients read {REPLAY_RECORDS} x 1 KiB at once",
@@ -117,29 +136,21 @@ def loads(seconds: float, long_seconds: float) -> list[Load]:
         )
         for clients in (100, 500, 1000)
     ]
-    for what, work in (("append", unary_append), ("read", unary_read)):
-        for media_name, media in (("JSON", JSON), ("protobuf", PROTOBUF)):
-            for connections in (1, 64):
-                shown = "1 connection" if connections == 1 else f"{connections} connections"
-                found.append(
-                    Load(
-                        "unary",
-                        f"unary {what}, {media_name}, {shown}",
-                        work,
-                        {"media": media, "connections": connections, "seconds": seconds},
-                        RATES[:1],
-                    )
-                )
-    found.append(
+
+
+def _unary(seconds: float) -> list[Load]:
+    return [
         Load(
-            "sessions",
-            f"{SESSIONS} append sessions on {SESSIONS} streams",
-            sessions,
-            {"seconds": seconds},
-            RATES,
+            "unary",
+            f"unary {what}, {name}, {connections} connection{'' if connections == 1 else 's'}",
+            work,
+            {"media": media, "connections": connections, "seconds": seconds},
+            RATES[:1],
         )
-    )
-    return found
+        for what, work in (("append", unary_append), ("read", unary_read))
+        for name, media in (("JSON", JSON), ("protobuf", PROTOBUF))
+        for connections in (1, 64)
+    ]
 
 
 def writers(server: Server, streams: int, seconds: float) -> Figures:

@@ -1,0 +1,97 @@
+"""The sink of the connector: records and bytes a second into streams, exactly and at least once.
+
+    python -m bench.connector_sink [--endpoint URL] [--mib 64]
+
+Rows come from a cached DataFrame of two partitions, so that only the sink is measured; the second
+write of each kind counts.
+"""
+
+import argparse
+import json
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  its usual name
+
+from bourn.client import Client, Settings
+from bourn.clock import SystemClock
+from bourn.pipeline.session import Spark
+from bourn.settings import PipelineSettings
+from bourn.spark import BournDataSource
+from tests.cli.process import Serving
+
+CLOCK = SystemClock()
+SIZES = (100, 1024)
+DELIVERIES = ("exactly-once", "at-least-once")
+BASIN = "bench-sink"
+MIB = 1 << 20
+
+
+def rows_of(spark: SparkSession, count: int, size: int) -> DataFrame:
+    """Rows for two streams, in memory."""
+    body = F.rpad(F.col("id").cast("string"), size, "x").cast("binary")
+    stream = F.concat(F.lit("bench/"), (F.col("id") % 2).cast("string"))
+    frame = spark.range(0, count, 1, 2).select(stream.alias("stream"), body.alias("body")).cache()
+    frame.count()
+    return frame
+
+
+def written(frame: DataFrame, options: dict[str, str]) -> float:
+    """Write it once; return the seconds."""
+    began = CLOCK.monotonic()
+    frame.write.format("bourn").mode("append").options(**options).save()
+    return CLOCK.monotonic() - began
+
+
+def measure_sink(spark: SparkSession, endpoint: str, mib: int = 64) -> list[dict[str, Any]]:
+    """Measure every size and delivery; rows of a table."""
+    with Client(Settings.of(BASIN, endpoint, environ={})) as client:
+        client.create_basin(BASIN, {"create_stream_on_append": True})
+    found = []
+    with tempfile.TemporaryDirectory() as staging:
+        for size in SIZES:
+            count = mib * MIB // (size + 8)
+            frame = rows_of(spark, count, size)
+            for delivery in DELIVERIES:
+                options = {"endpoint": endpoint, "basin": BASIN, "delivery": delivery}
+                if delivery == DELIVERIES[0]:
+                    options["stagingLocation"] = staging
+                secs = [written(frame, options) for _ in range(2)]
+                found.append(
+                    {
+                        "delivery": delivery,
+                        "body_bytes": size,
+                        "records": count,
+                        "first_secs": round(secs[0], 2),
+                        "secs": round(secs[1], 2),
+                        "records_per_sec": round(count / secs[1]),
+                        "mb_per_sec": round(count * (size + 8) / secs[1] / 1e6, 1),
+                    }
+                )
+            frame.unpersist()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m bench.connector_sink", description=__doc__)
+    parser.add_argument("--endpoint", help="otherwise a server on a disk of this machine")
+    parser.add_argument("--mib", type=int, default=64)
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        endpoint = options.endpoint
+        if not endpoint:
+            bucket = Path(stack.enter_context(tempfile.TemporaryDirectory()), "bucket")
+            flags = ("--bucket", str(bucket), "--pipeline", "off")
+            endpoint = stack.enter_context(Serving(*flags)).url
+        running = Spark(PipelineSettings(master="local[2]"))
+        stack.callback(running.close)
+        session = SparkSession(running.context())
+        session.dataSource.register(BournDataSource)
+        print(json.dumps(measure_sink(session, endpoint, options.mib), indent=1))
+
+
+if __name__ == "__main__":
+    main()
