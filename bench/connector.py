@@ -172,7 +172,7 @@ def main() -> None:
             endpoint = stack.enter_context(Serving(*flags)).url
         running = Spark(PipelineSettings(master="local[2]"))
         stack.callback(running.close)
-        session = SparkSession(running.context())
+        session = running.session()
         session.dataSource.register(BournDataSource)
         found = measure_source(session, endpoint, options.mib, options.repeats, options.batches)
         show(found["read"])

@@ -88,7 +88,7 @@ def main() -> None:
             endpoint = stack.enter_context(Serving(*flags)).url
         running = Spark(PipelineSettings(master="local[2]"))
         stack.callback(running.close)
-        session = SparkSession(running.context())
+        session = running.session()
         session.dataSource.register(BournDataSource)
         print(json.dumps(measure_sink(session, endpoint, options.mib), indent=1))
 

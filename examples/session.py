@@ -46,7 +46,7 @@ def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
     """
     running = Spark(PipelineSettings(master=master))
     try:
-        session = SparkSession(running.context())
+        session = running.session()
         session.conf.set("spark.sql.shuffle.partitions", "2")
         session.dataSource.register(BournDataSource)
         yield session

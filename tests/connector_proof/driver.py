@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  its usual name
 
 from bourn.pipeline.session import Spark
@@ -83,7 +83,7 @@ def transformed(rows: DataFrame, plan: Plan) -> DataFrame:
 def main() -> int:
     plan = Plan(**json.loads(sys.argv[1]))
     running = Spark(PipelineSettings(master="local[2,8]"))
-    session = SparkSession(running.context())
+    session = running.session()
     session.conf.set("spark.sql.shuffle.partitions", "2")
     session.dataSource.register(BournDataSource)
     reader = session.readStream.format("bourn").options(

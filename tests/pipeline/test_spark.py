@@ -6,11 +6,13 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import duckdb
 import polars as pl
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from bourn.layout.history.delta import DELTA_PREFIX
 from bourn.layout.reports import REPORT_PREFIX, RunReport, decode_report
@@ -165,3 +167,14 @@ def bourn(*words: str) -> "subprocess.Popen[str]":
         text=True,
         start_new_session=True,
     )
+
+
+def test_a_session_is_the_active_one_of_its_thread_though_another_thread_made_one_before(spark):
+    with ThreadPoolExecutor(1) as another:
+        another.submit(lambda: SparkSession(spark.context())).result()
+    java = spark.context()._jvm.org.apache.spark.sql.classic.SparkSession
+    java.clearActiveSession()
+    SparkSession(spark.context())
+    assert SparkSession.getActiveSession() is None, "pyspark does it by itself now"
+    spark.session()
+    assert SparkSession.getActiveSession() is not None

@@ -88,7 +88,7 @@ def checkpoint(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def spark(spark: Spark) -> SparkSession:
-    session = SparkSession(spark.context())
+    session = spark.session()
     session.conf.set("spark.sql.shuffle.partitions", "2")
     session.dataSource.register(BournDataSource)
     return session

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bourn.limits import PIPELINE_LOG_TAIL_BYTES
 from bourn.pipeline.java import NoJava, find_java
@@ -21,6 +21,7 @@ from bourn.settings import PipelineSettings
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,20 @@ class Spark:
                 require_packages()
                 self._context = self._start()
             return self._context
+
+    def session(self) -> "SparkSession":
+        """Return a session for SQL, the active one of this thread. Blocks as `context` does.
+
+        Where another thread has made a session before, pyspark leaves this one without, and Spark
+        then looks for a format among those of no session at all.
+        """
+        from pyspark.sql import SparkSession  # noqa: PLC0415  slow, and not everybody has it
+
+        context = self.context()
+        session = SparkSession(context)
+        java: Any = context._jvm  # noqa: SLF001  pyspark has no other way
+        java.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
+        return session
 
     def cancel(self) -> None:
         """End the jobs that run."""
