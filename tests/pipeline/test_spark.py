@@ -178,3 +178,39 @@ def test_a_session_is_the_active_one_of_its_thread_though_another_thread_made_on
     assert SparkSession.getActiveSession() is None, "pyspark does it by itself now"
     spark.session()
     assert SparkSession.getActiveSession() is not None
+
+
+LIVES = """
+from pyspark import SparkContext
+from bourn.pipeline.session import Spark, SparkMissing
+from bourn.settings import PipelineSettings
+
+def killed():
+    SparkContext._gateway.proc.kill()
+    SparkContext._gateway.proc.wait()
+
+def doomed(self, conf):
+    made = initialize(self, conf)
+    killed()
+    return made
+
+spark = Spark(PipelineSettings(master="local[1]"))
+initialize, SparkContext._initialize_context = SparkContext._initialize_context, doomed
+try:
+    spark.context()
+except SparkMissing:
+    print("it did not start")
+SparkContext._initialize_context = initialize
+for _ in range(2):
+    print(spark.context().range(3).count())
+    killed()
+    spark.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_java_that_dies_in_the_start_or_later_is_followed_by_another():
+    done = subprocess.run(
+        [sys.executable, "-c", LIVES], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["it did not start", "3", "3"], done.stderr

@@ -208,6 +208,8 @@ def _drop_gateway() -> None:
 
     gateway = SparkContext._gateway  # noqa: SLF001  there is no other way to let it go
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001  as above
+    # One whose Java died under it stays for pyspark the one that runs, and there may be no other.
+    SparkContext._active_spark_context = None  # noqa: SLF001  as above
     if gateway is None:
         return
     process = getattr(gateway, "proc", None)
