@@ -42,7 +42,10 @@ check: $(READY) ## format, lint, types, import layers
 	@$(BIN)/lint-imports --no-cache --config pyproject.toml
 
 unit: $(READY) ## the test suite without the crash run
-	@$(BIN)/python -m pytest -n $(JOBS) -q --ignore tests/compat
+	@$(BIN)/python -m pytest -n $(JOBS) -q -m "not long" --ignore tests/compat
+
+long: $(READY) ## the tests that take long, and that `make test` leaves out
+	@$(BIN)/python -m pytest -n $(JOBS) -q -m long --ignore tests/compat
 
 $(COMPAT): $(READY) requirements/compat.lock requirements/node.lock tests/compat/tssdk/package-lock.json
 	@echo "setting up the official clients (once)"
@@ -65,7 +68,7 @@ connector-proof: $(READY) ## a Spark query between streams, killed with -9 RESTA
 	@$(BIN)/python -m tests.connector_proof --restarts $(RESTARTS) $(ARGS)
 
 test: check unit compat ## everything that must pass before a change lands
-	@$(MAKE) --no-print-directory --jobs 4 --output-sync=line fuzz-api crash pipeline-proof connector-proof
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=line fuzz-api crash pipeline-proof
 
 bench-engine: $(READY) ## measure the engine: table, and bench/results/engine.json
 	@$(BIN)/python -m bench.engine
@@ -92,4 +95,4 @@ clean: ## remove the environment and every cache
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup serve format check unit compat fuzz-api crash pipeline-proof connector-proof test bench-engine bench-pipeline bench-http bench-connector load versus lock clean
+.PHONY: help setup serve format check unit long compat fuzz-api crash pipeline-proof connector-proof test bench-engine bench-pipeline bench-http bench-connector load versus lock clean

@@ -88,7 +88,7 @@ def test_totals_are_those_of_the_workload_across_a_kill_and_a_restart(tmp_path: 
         assert json.loads(shown.lines[0])["gauge"]["values"][-1][1] == metered
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_kill_costs_no_count_that_is_older_than_a_minute(tmp_path: Path) -> None:
     flags = ("--bucket", str(tmp_path / "data"))
     with Serving(*flags) as server:

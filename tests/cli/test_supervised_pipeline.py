@@ -50,7 +50,7 @@ def is_there(pid):
         return False
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_records_come_into_the_table_by_themselves_and_nothing_outlives_a_kill(tmp_path, capsys):
     bucket = str(tmp_path / "data")

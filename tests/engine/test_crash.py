@@ -56,7 +56,7 @@ def test_a_few_kills_and_a_fight_break_no_promise(tmp_path):
     assert not list(tmp_path.iterdir()), "a directory without violations is removed"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("lie", sorted(LIES))
 def test_a_disk_that_lies_is_reported_with_the_seed_and_its_directory(tmp_path, lie):
     status, lines = run_command(

@@ -24,7 +24,7 @@ from tests.sparks import LOCAL, S3_BUCKET
 from tests.support import batch, node_on, run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["disk", "s3"])
 def test_a_bucket_is_proven_and_a_vandal_is_named_on_spark(kind, tmp_path, moto, spark):
     place = Place("file", str(tmp_path / "b"), "", "", "")

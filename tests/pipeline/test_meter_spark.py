@@ -26,7 +26,7 @@ START_MS = 1_700_006_400_000 // 86_400_000 * 86_400_000
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["disk", "s3"])
+@pytest.mark.parametrize("kind", ["s3"])
 def test_usage_is_metered_on_spark_and_anyone_reads_it(kind, tmp_path, moto, spark):
     place = Place("file", str(tmp_path / "b"), "", "", "")
     if kind == "s3":

@@ -208,7 +208,7 @@ for _ in range(2):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_java_that_dies_in_the_start_or_later_is_followed_by_another():
     done = subprocess.run(
         [sys.executable, "-c", LIVES], capture_output=True, text=True, check=False

@@ -25,6 +25,7 @@ def example(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.long
 def test_a_year_goes_into_streams_and_comes_back_as_it_was(spark, server, capsys):
     assert example("backfill").run(spark, server.url, 2, 300)
     assert "600 records in 2 streams: 0 lost, 0 too many" in capsys.readouterr().out
