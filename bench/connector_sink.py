@@ -1,16 +1,10 @@
 """The sink of the connector: records and bytes a second into streams, exactly and at least once.
 
-    python -m bench.connector_sink [--endpoint URL] [--mib 64]
-
-Rows come from a cached DataFrame of two partitions, so that only the sink is measured; the second
-write of each kind counts.
+A part of `python -m bench.connector`. Rows come from a cached DataFrame of two partitions, so that
+only the sink is measured; the second write of each kind counts.
 """
 
-import argparse
-import json
 import tempfile
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,10 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812  its usual name
 
 from bourn.client import Client, Settings
 from bourn.clock import SystemClock
-from bourn.pipeline.session import Spark
-from bourn.settings import PipelineSettings
-from bourn.spark import BournDataSource
-from tests.cli.process import Serving
 
 CLOCK = SystemClock()
 SIZES = (100, 1024)
@@ -73,25 +63,3 @@ def measure_sink(spark: SparkSession, endpoint: str, mib: int = 64) -> list[dict
                 )
             frame.unpersist()
     return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser("python -m bench.connector_sink", description=__doc__)
-    parser.add_argument("--endpoint", help="otherwise a server on a disk of this machine")
-    parser.add_argument("--mib", type=int, default=64)
-    options = parser.parse_args()
-    with ExitStack() as stack:
-        endpoint = options.endpoint
-        if not endpoint:
-            bucket = Path(stack.enter_context(tempfile.TemporaryDirectory()), "bucket")
-            flags = ("--bucket", str(bucket), "--pipeline", "off")
-            endpoint = stack.enter_context(Serving(*flags)).url
-        running = Spark(PipelineSettings(master="local[2]"))
-        stack.callback(running.close)
-        session = running.session()
-        session.dataSource.register(BournDataSource)
-        print(json.dumps(measure_sink(session, endpoint, options.mib), indent=1))
-
-
-if __name__ == "__main__":
-    main()
