@@ -399,6 +399,7 @@ def test_small_files_become_one_old_minutes_go_and_what_nobody_names_is_deleted(
         ]
         assert len(state.live) < 40
         assert len(files) < 80
+        assert (await audited(world.bucket, world.clock)).violations == []
         rows = await rows_in(world.bucket)
         now_s = world.clock.now_ms() // 1000
         minutes = [row for row in rows if row["interval"] == "minute"]

@@ -82,6 +82,7 @@ class Proof:
         self._began = clock.monotonic()
         self._has_audit = any(leaf.prog == "bourn pipeline audit" for leaf in leaves(make_parser()))
         self.arenas: list[tuple[Arena, Ledger]] = []
+        self.rounds = 0
 
     def say(self, line: str) -> None:
         """Tell of progress."""
@@ -100,6 +101,7 @@ class Proof:
             self.say(f"{name}: {plan.streams:,} streams, {plan.megabytes:,} MB to come")
             for number in range(plan.rounds):
                 arena.round(number, plan.size(number, rng), self._master(number))
+                self.rounds += 1
                 if ledger.violations:
                     break
             served.end(signal.SIGTERM)
@@ -164,7 +166,7 @@ def conclude(
     reads = sum(ledger.reads for _, ledger in proof.arenas)
     read = sum(ledger.records_read for _, ledger in proof.arenas)
     print(
-        f"{plan.rounds} rounds, {written:,} records, {reads:,} reads of {read:,} records, "
+        f"{proof.rounds} rounds, {written:,} records, {reads:,} reads of {read:,} records, "
         f"{sum(kills.values())} kills ({shown}), {len(violations)} violations"
     )
     return 1 if violations else 0

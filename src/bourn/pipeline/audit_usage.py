@@ -46,7 +46,7 @@ async def _check(bucket: Bucket, retry: Retry, state: TableState, findings: Find
         if add.tag("until_s") + kind[0] > closed_s:
             findings.add("disagree", usage_key(add), "it has a period that has not closed")
     for (secs, _), parts in tables.items():
-        places = pa.concat_tables(parts).select(_PLACE)
+        places = pa.concat_tables(parts).select(_PLACE).unify_dictionaries()
         distinct = len(places.group_by(_PLACE).aggregate([]))
         if distinct != len(places):
             findings.add(
