@@ -6,10 +6,7 @@ from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  its usual name
 
-from bourn.spark import BournDataSource
-
 spark = SparkSession.active()
-spark.dataSource.register(BournDataSource)
 WHERE = {"endpoint": os.environ["BOURN_ENDPOINT"], "basin": os.environ["BOURN_BASIN"]}
 
 dp.create_sink(

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Self
 
@@ -14,12 +14,14 @@ class Proxy:
     """Listens on a port of its own; each connection goes to the server's port.
 
     `cuts` says, for one connection after the other, behind how many bytes of the server's answer
-    it breaks off; further connections are whole.
+    it breaks off; further connections are whole. `answers` are what the first connections hear in
+    the server's place; one that is empty goes to the server.
     """
 
-    def __init__(self, port: int, *cuts: int) -> None:
+    def __init__(self, port: int, *cuts: int, answers: Iterable[bytes] = ()) -> None:
         self._port = port
         self._cuts = list(cuts)
+        self._answers = list(answers)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.connections = 0
@@ -54,12 +56,29 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                if said := self._answers.pop(0) if self._answers else b"":
+                    self._sockets.append(client)
+                    self._start(self._say, client, said)
+                    continue
                 server = socket.create_connection(("127.0.0.1", self._port))
                 self._sockets += [client, server]
                 cut = self._cuts[self.connections] if self.connections < len(self._cuts) else None
                 self.connections += 1
                 self._start(self._pass, client, server, None)
                 self._start(self._pass, server, client, cut)
+
+    def _say(self, client: socket.socket, said: bytes) -> None:
+        with suppress(OSError):
+            client.recv(CHUNK_BYTES)
+            client.sendall(said)
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(CHUNK_BYTES):
+                pass
+
+    @property
+    def unsaid(self) -> int:
+        """How many answers nobody has heard yet."""
+        return len(self._answers)
 
     def _pass(self, source: socket.socket, target: socket.socket, cut: int | None) -> None:
         left = cut

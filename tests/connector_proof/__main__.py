@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from random import SystemRandom
 
-from tests.connector_proof.run import Proof, clock
+from tests.connector_proof.run import SABOTAGES, Proof, clock
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -17,8 +17,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--directory", type=Path, help="where data lies, and stays")
     parser.add_argument(
         "--sabotage",
-        action="store_true",
-        help="deliver at least once: it must then fail, if a driver dies at a bad moment",
+        choices=SABOTAGES,
+        default="",
+        help="take one promise away: the proof must then fail",
     )
     return parser.parse_args(arguments)
 
@@ -34,15 +35,18 @@ def main(arguments: list[str]) -> int:
     def say(line: str) -> None:
         print(f"{clock.monotonic() - began:6.1f} s  {line}", flush=True)
 
-    proof = Proof(directory, seed, say)
-    found = proof.run(options.restarts, "at-least-once" if options.sabotage else "exactly-once")
+    proof = Proof(directory, seed, say, options.sabotage)
+    found = proof.run(options.restarts)
     for what in found:
         print(f"VIOLATION {what}")
     if found:
         print(f"kept in {directory}; again: --restarts {options.restarts} --seed {seed}")
     elif options.directory is None:
         shutil.rmtree(directory, ignore_errors=True)
-    print(f"{proof.restarts} restarts, {proof.server_kills} of the server, {len(found)} violations")
+    print(
+        f"{proof.restarts} restarts, {proof.server_kills} of the server, {proof.lost_notes} notes "
+        f"of Spark lost, {len(found)} violations"
+    )
     return 1 if found else 0
 
 

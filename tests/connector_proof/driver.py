@@ -32,6 +32,9 @@ class Plan(NamedTuple):
     failure_share: float  # of task attempts
     is_last: bool
     delivery: str = "exactly-once"
+    staging: str = ""  # below the checkpoint
+    starting: str = "earliest"
+    is_sorted: bool = True
 
 
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -43,6 +46,12 @@ def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if held:
         rows = pa.Table.from_batches(held)
         yield from rows.sort_by([("stream", "ascending"), ("seq_num", "ascending")]).to_batches()
+
+
+def reversed_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn a partition round, for a proof that must fail."""
+    for batch in in_order(batches):
+        yield batch.take(pa.array(range(batch.num_rows - 1, -1, -1)))
 
 
 def flaky(share: float) -> Work:
@@ -69,7 +78,8 @@ def transformed(rows: DataFrame, plan: Plan) -> DataFrame:
         F.substring_index(F.col("body").cast("string"), " ", 1).alias("key"),
     )
     if plan.partitions:
-        keyed = keyed.repartition(plan.partitions, "key").mapInArrow(in_order, keyed.schema)
+        keyed = keyed.repartition(plan.partitions, "key")
+        keyed = keyed.mapInArrow(in_order if plan.is_sorted else reversed_order, keyed.schema)
     bucket = F.conv(F.substring(F.sha2(F.col("key"), 256), 1, 8), 16, 10).cast("long") % OUT_STREAMS
     out = keyed.select(
         F.concat(F.lit("out/"), bucket.cast("string")).alias("stream"),
@@ -90,7 +100,7 @@ def main() -> int:
         endpoint=plan.endpoint,
         basin=plan.basin,
         stream="in/*",
-        startingOffsets="earliest",
+        startingOffsets=plan.starting,
         maxRecordsPerTrigger="6000",
         minPartitions="3",
     )
@@ -102,6 +112,7 @@ def main() -> int:
             basin=plan.basin,
             delivery=plan.delivery,
             checkpointLocation=plan.checkpoint,
+            stagingLocation=plan.staging,
         )
     )
     query = (writer.trigger(availableNow=True) if plan.is_last else writer).start()

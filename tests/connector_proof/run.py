@@ -24,14 +24,25 @@ PATIENCE_SECS = 300.0  # for one driver to start, or to end
 ROUNDS_PER_SERVER_KILL = 3
 RECORDS_PER_ROUND = 10_000
 FAILURE_SHARE = 0.03
+NOTE_LOSS_SHARE = 0.5
+# Each takes away one thing that the connector promises, and must be found.
+SABOTAGES = (
+    "at-least-once",  # tasks append by themselves: out of order, and twice where one is repeated
+    "forgetful",  # each driver has a staging place of its own: batches are written again
+    "late",  # the query begins at the tail: what was there before is not read
+    "unsorted",  # partitions are turned round behind a shuffle: keys lose their order
+)
 clock = SystemClock()
 
 
 class Proof:
     """One run of it."""
 
-    def __init__(self, directory: Path, seed: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, directory: Path, seed: int, say: Callable[[str], None], sabotage: str = ""
+    ) -> None:
         self._directory = directory
+        self._sabotage = sabotage
         self._rng = random.Random(seed)
         self._say = say
         self._server = Serving("--bucket", str(directory / "bucket"), "--pipeline", "off")
@@ -41,9 +52,10 @@ class Proof:
         self._budget = 0  # on a slow machine, a round must not leave more than the next can take
         self.restarts = 0
         self.server_kills = 0
+        self.lost_notes = 0
         self.failures: list[str] = []
 
-    def run(self, restarts: int, delivery: str = "exactly-once") -> list[str]:
+    def run(self, restarts: int) -> list[str]:
         """Do it all; return what is wrong."""
         self._server.__enter__()
         try:
@@ -53,10 +65,10 @@ class Proof:
             self._append_some(4000)
             feeder.start()
             for number in range(restarts):
-                self._round(number, delivery)
+                self._round(number)
             self._stop.set()
             feeder.join()
-            self._finish(delivery)
+            self._finish()
             return self.failures + self._check()
         finally:
             self._stop.set()
@@ -95,32 +107,58 @@ class Proof:
                 with contextlib.suppress(ClientError):
                     self._append_some(100)
 
-    def _plan(self, delivery: str, *, is_last: bool) -> str:
-        return json.dumps(
-            {
-                "endpoint": f"http://127.0.0.1:{self._server.port}",
-                "basin": BASIN,
-                "checkpoint": str(self._directory / "checkpoint"),
-                "partitions": self._rng.choice((0, 0, 1, 3)),
-                "failure_share": 0.0 if is_last else FAILURE_SHARE,
-                "is_last": is_last,
-                "delivery": delivery,
-            }
-        )
+    def _plan(self, *, is_last: bool) -> str:
+        sabotage = self._sabotage
+        plan = {
+            "endpoint": f"http://127.0.0.1:{self._server.port}",
+            "basin": BASIN,
+            "checkpoint": str(self._directory / "checkpoint"),
+            "partitions": self._rng.choice((0, 0, 1, 3)),
+            "failure_share": 0.0 if is_last else FAILURE_SHARE,
+            "is_last": is_last,
+        }
+        if sabotage == "at-least-once":
+            plan["delivery"] = sabotage
+        elif sabotage == "forgetful":
+            plan["staging"] = str(self._directory / f"staging-{self.restarts}")
+        elif sabotage == "late":
+            plan["starting"] = "latest"
+        elif sabotage == "unsorted":
+            plan |= {"partitions": 3, "is_sorted": False}
+        return json.dumps(plan)
+
+    def _lose_note(self) -> None:
+        """Take away Spark's note of the last batch, as if the driver had died just before it."""
+        place = self._directory / "checkpoint"
+        numbers = {
+            kind: sorted(int(path.name) for path in (place / kind).glob("[0-9]*"))
+            for kind in ("offsets", "commits")
+        }
+        if not numbers["commits"]:
+            return
+        last = numbers["commits"][-1]
+        behind = [number for number in numbers["offsets"] if number > last]
+        if behind and self._sabotage != "forgetful":
+            return  # the next batch had begun
+        for kind, number in [("commits", last), *(("offsets", number) for number in behind)]:
+            (place / kind / str(number)).unlink()
+            (place / kind / f".{number}.crc").unlink(missing_ok=True)
+        self.lost_notes += 1
+        self._say(f"the note of batch {last} is lost")
 
     @contextlib.contextmanager
-    def _driver(self, delivery: str, *, is_last: bool = False) -> Iterator["Driver"]:
-        driver = Driver(self._plan(delivery, is_last=is_last), self._directory / "driver.log")
+    def _driver(self, *, is_last: bool = False) -> Iterator["Driver"]:
+        driver = Driver(self._plan(is_last=is_last), self._directory / "driver.log")
         try:
             yield driver
         finally:
             driver.kill()
 
-    def _round(self, number: int, delivery: str) -> None:
+    def _round(self, number: int) -> None:
         """Let a driver come some way, perhaps kill the server under it, then kill the driver."""
         self._budget = self._fed + RECORDS_PER_ROUND
-        with self._driver(delivery) as driver:
-            is_early = self._rng.random() < 0.15
+        with self._driver() as driver:
+            is_early = self._rng.random() < 0.15 and not self._sabotage
             line = driver.until("started" if is_early else "batch")
             kills_server = number % ROUNDS_PER_SERVER_KILL == 1
             driver.listen(self._rng.uniform(0.0, 4.0))
@@ -136,6 +174,8 @@ class Proof:
         self._batches = max(self._batches, driver.batch)
         last = driver.lines[-1] if driver.lines else line
         self._say(f"driver {number + 1} killed; it had said {last[:60]!r}")
+        if self._sabotage == "forgetful" or self._rng.random() < NOTE_LOSS_SHARE:
+            self._lose_note()
 
     def _restart_server(self) -> None:
         old = self._server
@@ -146,9 +186,9 @@ class Proof:
         self.server_kills += 1
         self._say("server killed and started again")
 
-    def _finish(self, delivery: str) -> None:
+    def _finish(self) -> None:
         """Let a last driver take all that is there."""
-        with self._driver(delivery, is_last=True) as driver:
+        with self._driver(is_last=True) as driver:
             line = driver.until("ended")
             if line != "ended":
                 self.failures.append(f"the last driver did not end well: {line}")

@@ -83,9 +83,10 @@ class Query:
         assert isinstance(reader, StreamReader)
         return reader
 
-    def restart(self) -> None:
-        """End the driver, and start another from the checkpoint."""
+    def restart(self, **options: Any) -> None:
+        """End the driver, and start another from the checkpoint, perhaps with other options."""
         self.reader.stop()
+        self._given |= {name: str(value) for name, value in options.items()}
         self.reader = self._start()
 
     def step(self, limit: ReadLimit | None = None) -> list[Any] | None:

@@ -5,18 +5,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-import pyarrow as pa
 import pytest
 
 from bourn.client import Client, ReadStart, Settings
 from bourn.clock import SystemClock
-from bourn.model.record import Record, SequencedRecord, fence_record, trim_record
+from bourn.model.record import Record, fence_record, trim_record
 from bourn.spark.sink_delivery import Manner, Sink
-from bourn.spark.sink_manifest import Manifest, Part, batch_prefix, make_manifest
-from bourn.spark.sink_parts import Marking, RowLimits, encode_part
+from bourn.spark.sink_manifest import Part, make_manifest
+from bourn.spark.sink_parts import Marking
 from bourn.spark.sink_protocol import (
     Agree,
     Deliver,
@@ -28,21 +26,18 @@ from bourn.spark.sink_protocol import (
     parse_marker,
 )
 from bourn.spark.sink_staging import Staging
-from tests.cli.process import Serving
+from tests.spark.writers import MARKING, Writer, bodies, bodies_of, records_of
 
 BASIN = "sink-tests"
-MARKING = Marking()
-FIELDS: "list[pa.Field[Any]]" = [pa.field("stream", pa.string()), pa.field("body", pa.binary())]
-COLUMNS = pa.schema(FIELDS)
 
 
 @pytest.fixture(scope="module")
-def settings() -> Iterator[Settings]:
-    with Serving("--memory", "--pipeline", "off") as server:
-        found = Settings.of(BASIN, server.url, environ={})
-        with Client(found) as client:
-            client.create_basin(BASIN, {"create_stream_on_append": True})
-        yield found
+def settings(endpoint: str) -> Settings:
+    """Of a basin on our own server, and on another one where there is one."""
+    found = Settings.of(BASIN, endpoint, environ={})
+    with Client(found) as client:
+        client.create_basin(BASIN, {"create_stream_on_append": True})
+    return found
 
 
 @pytest.fixture
@@ -56,73 +51,9 @@ def stream() -> str:
     return f"stream {random.getrandbits(64):x}/ü"
 
 
-class Writer:
-    """A query whose tasks have staged some rows."""
-
-    def __init__(self, settings: Settings, directory: Path, **terms: object) -> None:
-        self.settings = settings
-        self.directory = directory
-        self.marking = MARKING
-        self.name = "q1"
-        self.extra = terms
-
-    def part(self, rows: dict[str, list[bytes]], batch: int = 0) -> Part:
-        columns = pa.RecordBatch.from_pydict(
-            {
-                "stream": [name for name, bodies in rows.items() for _ in bodies],
-                "body": [body for bodies in rows.values() for body in bodies],
-            },
-            COLUMNS,
-        )
-        limits = RowLimits.with_marker(self.marking, self.name, batch)
-        return Part("", *encode_part(columns, limits))
-
-    def manifest(self, rows: dict[str, list[bytes]], batch: int = 0, run: str = "r") -> Manifest:
-        return make_manifest(self.name, run, batch, [self.part(rows, batch)])
-
-    def commit(self, rows: dict[str, list[bytes]], batch: int = 0, run: str = "r") -> None:
-        terms = Terms(self.name, run, **self.extra)  # type: ignore[arg-type]
-        manner = Manner(self.settings, self.marking, 5.0)
-        with Staging(str(self.directory)) as staging:
-            Sink(terms, manner, staging, SystemClock()).commit(
-                batch, self.manifest(rows, batch, run)
-            )
-
-    def agree_only(self, client: Client, rows: dict[str, list[bytes]], batch: int = 0) -> None:
-        """Die right behind the manifest."""
-        manifest = self.manifest(rows, batch, "dead")
-        starts = {}
-        for name in rows:
-            try:
-                starts[name] = client.check_tail(name).seq_num
-            except Exception:  # noqa: BLE001  it is not there yet
-                starts[name] = 0
-        with Staging(str(self.directory)) as staging:
-            key = batch_prefix(self.name, batch) + "manifest"
-            assert staging.create(key, manifest.starting_at(starts).encode())
-
-    def staged(self) -> list[str]:
-        with Staging(str(self.directory)) as staging:
-            return staging.keys("")
-
-
 @pytest.fixture
 def writer(settings: Settings, tmp_path: Path) -> Writer:
     return Writer(settings, tmp_path)
-
-
-def records_of(client: Client, stream: str) -> list[SequencedRecord]:
-    found: list[SequencedRecord] = []
-    while True:
-        start = found[-1].seq_num + 1 if found else 0
-        some = client.read(stream, ReadStart(seq_num=start), 1000)
-        if not some:
-            return found
-        found += some
-
-
-def bodies_of(client: Client, stream: str) -> list[bytes]:
-    return [record.body for record in records_of(client, stream)]
 
 
 def delete(client: Client, stream: str) -> None:
@@ -131,10 +62,6 @@ def delete(client: Client, stream: str) -> None:
         headers = {"s2-basin": BASIN}
         link.request("DELETE", f"/v1/streams/{quote(stream, safe='')}", headers=headers)
         assert link.getresponse().status == 202
-
-
-def bodies(count: int, size: int = 20) -> list[bytes]:
-    return [b"%0*d" % (size, number) for number in range(count)]
 
 
 def test_rows_come_in_order_and_each_append_is_marked(writer, client, stream):
@@ -236,7 +163,7 @@ def test_a_run_that_has_slept_since_before_the_manifests_finds_the_markers(
     with Staging(str(tmp_path)) as staging:
         assert staging.create("q1/000000000000/manifest", agree.manifest.encode())
         assert staging.get("q1/000000000000/done") is None
-        sink = Sink(terms, Manner(settings, MARKING, 5.0), staging, SystemClock())
+        sink = Sink(terms, Manner(settings, 5.0), staging, SystemClock())
         step = steps.send(agree.manifest)
         assert isinstance(step, Deliver)
         with sink._opened, pytest.raises(Superseded):
@@ -346,7 +273,7 @@ def test_rows_that_were_staged_and_are_gone_are_told(writer, settings, tmp_path,
     region = writer.part({stream: bodies(3)}).regions[0]
     manifest = make_manifest("q1", "r", 0, [Part("q1/000000000000/gone", b"", (region,))])
     with Staging(str(tmp_path)) as staging:
-        sink = Sink(Terms("q1", "r"), Manner(settings, MARKING, 5.0), staging, SystemClock())
+        sink = Sink(Terms("q1", "r"), Manner(settings, 5.0), staging, SystemClock())
         with pytest.raises(SinkStopped, match="stagingLocation must be a place"):
             sink.commit(0, manifest)
 

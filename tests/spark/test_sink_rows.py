@@ -289,6 +289,10 @@ def parse(is_streaming: bool = False, **more: str) -> SinkOptions:
         ({"stagingLocation": "ftp://x"}, "option stagingLocation: "),
         ({"stagingLocation": "memory:"}, "option stagingLocation: must outlive"),
         ({"retryTimeout": "-1"}, "option retryTimeout: takes 0 to 86400 seconds"),
+        ({"encryptionKey": "zz"}, "option encryptionKey: takes 32 bytes as base64"),
+        ({"accessToken": "a b"}, "option accessToken: takes visible ASCII"),
+        ({"compression": "lz4"}, "option compression: takes none or zstd or gzip"),
+        ({"startingOffsets": "latest"}, "option startingoffsets: is not known"),
         ({"exclusve": "true"}, "did you mean exclusive?"),
     ],
 )
@@ -296,6 +300,11 @@ def test_an_option_that_is_wrong_is_named(more, text):
     with pytest.raises(OptionError) as raised:
         parse(**more)
     assert text in str(raised.value)
+
+
+def test_every_option_that_can_be_wrong_is_refused_above():
+    (mark,) = test_an_option_that_is_wrong_is_named.pytestmark
+    assert {name for more, _ in mark.args[1] for name in more} >= set(SINK_OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,17 @@ def test_positions_are_words_numbers_or_moments():
         ("minPartitions", "0", "option minPartitions: takes a number from 1 to 100000, not '0'"),
         ("maxRecordsPerTrigger", "1.5", "option maxRecordsPerTrigger: takes a number from 1 to"),
         ("failOnDataLoss", "no", "option failOnDataLoss: takes true or false, not 'no'"),
+        ("maxBytesPerTrigger", "-5", "option maxBytesPerTrigger: takes a number from 1 to"),
+        ("minPartitions", "9" * 5000, "option minPartitions: takes a number from 1 to 100000"),
+        ("startingOffsets", "[" * 200_000, "option startingOffsets: takes earliest or latest, or"),
+        ("startingOffsets", '{"events": 1.5}', "takes a sequence number or earliest or latest for"),
+        ("endingTimestamp", "-1", "option endingTimestamp: takes milliseconds since 1970"),
+        ("retryTimeout", "nan", "option retryTimeout: takes 0 to 86400 seconds, not 'nan'"),
+        ("includeHeaders", "1", "option includeHeaders: takes true or false, not '1'"),
+        ("includeMetered", "x", "option includeMetered: takes true or false, not 'x'"),
+        ("accessToken", "two\nlines", "option accessToken: takes visible ASCII characters"),
+        ("accessToken", "schlüssel", "option accessToken: takes visible ASCII characters"),
+        ("path", "/data", "option path: is not known"),
         ("straem", "a", "option straem: is not known: did you mean stream?"),
         ("zzz", "a", "option zzz: is not known: it is none of endpoint, basin"),
     ],
@@ -113,6 +124,19 @@ def test_secrets_are_taken_and_never_shown():
     assert (found.settings.token, found.settings.encryption_key) == ("a-secret-token", key)
     assert "a-secret-token" not in repr(found)
     assert key not in repr(found)
+
+
+def test_every_option_that_can_be_wrong_is_refused_above():
+    (mark,) = test_what_an_option_does_not_take_is_refused_by_its_name.pytestmark
+    assert {case[0] for case in mark.args[1]} >= set(SOURCE_OPTIONS)
+
+
+def test_secrets_of_the_environment_are_checked_and_may_end_with_a_line(monkeypatch):
+    monkeypatch.setenv("S2_ACCESS_TOKEN", "token\n")
+    assert parsed().settings.token == "token"
+    monkeypatch.setenv("S2_ENCRYPTION_KEY", "no key")
+    with pytest.raises(OptionError, match=r"encryptionKey: takes 32 bytes .* S2_ENCRYPTION_KEY"):
+        parsed()
 
 
 def test_every_option_is_documented():

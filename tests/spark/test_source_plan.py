@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bourn.limits import SOURCE_PARTITION_RECORDS
+from bourn.limits import SOURCE_PARTITION_RECORDS, SOURCE_TASKS
 from bourn.spark.source_plan import (
     Offset,
     Range,
+    TaskRanges,
     offset_of,
     ranges_between,
     share,
     split,
+    tasks_of,
 )
 
 names = st.sampled_from("abcdef")
@@ -70,6 +72,28 @@ def test_parts_are_the_ranges_again_and_as_many_as_are_asked_for(sizes, wanted):
     assert len(parts) >= min(wanted, records)
     if not wanted:
         assert all(part.records <= SOURCE_PARTITION_RECORDS for part in parts)
+
+
+@given(
+    st.lists(st.integers(1, 3 * SOURCE_PARTITION_RECORDS), min_size=1, max_size=600),
+    st.sampled_from((0, 1, 150, 250, 700)),
+)
+def test_very_many_ranges_are_packed_into_tasks_in_their_order(sizes, wanted):
+    ranges = [Range(f"s{number:03}", 5, 5 + size) for number, size in enumerate(sizes)]
+    tasks = tasks_of(ranges, wanted)
+    parts = split(ranges, wanted)
+    held = [task.ranges for task in tasks if isinstance(task, TaskRanges)]
+    assert len(held) == len(tasks)
+    assert [part for own in held for part in own] == parts, "in order, and each once"
+    assert all(held)
+    assert len(tasks) == min(len(parts), max(wanted, SOURCE_TASKS))
+
+
+def test_ranges_are_packed_by_their_size():
+    small = [Range(f"a{number:03}", 0, 1) for number in range(400)]
+    large = [Range(f"b{number}", 0, SOURCE_PARTITION_RECORDS) for number in range(4)]
+    held = [task.ranges for task in tasks_of([*small, *large], 0) if isinstance(task, TaskRanges)]
+    assert [len(own) for own in held[-4:]] == [1, 1, 1, 1], "none waits behind another"
 
 
 @given(counts, st.integers(0, 120))

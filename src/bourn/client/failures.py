@@ -92,9 +92,7 @@ class Refused(ClientError):
     @property
     def is_retryable(self) -> bool:  # type: ignore[override]  # here it depends
         """Whether it may work another time."""
-        return self.code in _RETRYABLE_CODES or (
-            not self.code and self.status in _RETRYABLE_STATUSES
-        )
+        return self.code in _RETRYABLE_CODES or self.status in _RETRYABLE_STATUSES
 
     @property
     def has_no_effect(self) -> bool:  # type: ignore[override]  # here it depends

@@ -6,10 +6,12 @@ it is documented, and say what to write.
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from bourn.client import BadAddress, Retries, Settings
+from bourn.client.settings import KEY_VARIABLE, TOKEN_VARIABLE
 from bourn.errors import BadHeader, BadName
 from bourn.limits import SOURCE_RETRY_SECS, SOURCE_RETRY_SECS_MAX
 from bourn.model.config import Cipher
@@ -30,6 +32,8 @@ COMPRESSIONS: Final = {
     "zstd": Compression.ZSTD,
     "gzip": Compression.GZIP,
 }
+_TOKEN: Final = re.compile(r"[!-~]*")
+_COUNT: Final = re.compile(r"[0-9]{1,20}")
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -83,7 +87,7 @@ class Options:
         text = self.text(option)
         if text is None:
             return None
-        if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= most:
+        if not _COUNT.fullmatch(text) or not 0 < int(text) <= most:
             raise OptionError(option, f"takes a number from 1 to {most}, not {text!r}")
         return int(text)
 
@@ -109,19 +113,13 @@ class Options:
             basin_name(basin)
         except BadName as error:
             raise OptionError("basin", f"{basin!r} names no basin: {error.message}") from None
-        key = self.text("encryptionKey")
-        if key is not None:
-            try:
-                CustomerKey(key).decode(Cipher.AEGIS_256)
-            except BadHeader:
-                raise OptionError("encryptionKey", "takes 32 bytes as base64") from None
         secs = self.seconds("retryTimeout", SOURCE_RETRY_SECS, SOURCE_RETRY_SECS_MAX)
         try:
-            return Settings.of(
+            settings = Settings.of(
                 basin,
                 self.text("endpoint"),
                 token=self.text("accessToken"),
-                encryption_key=key,
+                encryption_key=self.text("encryptionKey"),
                 compression=COMPRESSIONS[self.choice("compression", COMPRESSIONS, "none")],
                 # Pauses last a second, once they have grown.
                 retries=Retries(attempts=3 + round(secs)),
@@ -130,3 +128,21 @@ class Options:
             )
         except BadAddress as error:
             raise OptionError("endpoint", error.message.removeprefix("option endpoint: ")) from None
+        _check_secrets(settings)
+        return settings
+
+
+def _check_secrets(settings: Settings) -> None:
+    """Refuse a token or a key that no request can carry; neither is shown."""
+    if not _TOKEN.fullmatch(settings.token):
+        raise OptionError(
+            "accessToken",
+            f"takes visible ASCII characters without blanks, as {TOKEN_VARIABLE} does",
+        )
+    if settings.encryption_key:
+        try:
+            CustomerKey(settings.encryption_key).decode(Cipher.AEGIS_256)
+        except BadHeader:
+            raise OptionError(
+                "encryptionKey", f"takes 32 bytes as base64, as {KEY_VARIABLE} does"
+            ) from None

@@ -55,6 +55,7 @@ LATEST: Final = "latest"
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 _QUERY_ONLY: Final = ("maxRecordsPerTrigger", "maxBytesPerTrigger")
 _DIGITS: Final = re.compile(r"[0-9]{1,20}")
+_SHOWN_MAX: Final = 200  # characters of a value, in an error
 _I64_MAX: Final = 2**63 - 1
 
 Bound = int | str  # a sequence number, earliest or latest
@@ -81,6 +82,10 @@ class Position(NamedTuple):
     def of(self, stream: str) -> Bound:
         """Return where a stream starts or ends, where no timestamp says so."""
         return self.by_stream.get(stream, self.default)
+
+    def is_number(self, stream: str) -> bool:
+        """Whether it is a sequence number that was given, not one that was found."""
+        return self.timestamp is None and isinstance(self.of(stream), int)
 
 
 class SourceOptions(NamedTuple):
@@ -167,10 +172,10 @@ def _by_stream(
     example = f'takes {" or ".join(words)}, or JSON such as {{"my-stream": 17}}'
     try:
         found = json.loads(text)
-    except ValueError:
-        raise OptionError(option, f"{example}, not {text!r}") from None
+    except (ValueError, RecursionError):
+        raise OptionError(option, f"{example}, not {text[:_SHOWN_MAX]!r}") from None
     if not isinstance(found, dict) or not found:
-        raise OptionError(option, f"{example}, not {text!r}")
+        raise OptionError(option, f"{example}, not {text[:_SHOWN_MAX]!r}")
     for stream, bound in found.items():
         if not selection.takes(stream):
             raise OptionError(option, f"names {stream!r}, which the option stream does not")

@@ -234,9 +234,10 @@ def deliver_staged(options: SinkOptions, staging: Staging, staged: Sequence[Stag
     writer, run, batch = staged[0].writing
     parts = [part for message in staged for part in message.parts]
     key = batch_prefix(writer, batch) + f"driver-{random.SystemRandom().getrandbits(64):016x}"
-    manifest = make_manifest(writer, run, batch, _within_manifest(parts, staging, key))
+    kept = _within_manifest(parts, staging, key)
+    manifest = make_manifest(writer, run, batch, kept, options.marking)
     terms = Terms(writer, run, options.is_exclusive, not options.fails_on_data_loss)
-    manner = Manner(options.settings, options.marking, options.retry_secs)
+    manner = Manner(options.settings, options.retry_secs)
     Sink(terms, manner, staging, SystemClock()).commit(batch, manifest)
 
 

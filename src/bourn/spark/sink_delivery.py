@@ -78,7 +78,6 @@ class Manner(NamedTuple):
     """How a sink delivers."""
 
     settings: Settings
-    marking: Marking
     retry_secs: float
 
 
@@ -232,6 +231,7 @@ class _StreamDelivery:
         self._sink = sink
         self._manifest = manifest
         self._batch = manifest.batch
+        self._marking = Marking(manifest.marker_name, manifest.has_marker_records)
         self._stream = plan.name
         self._rows = plan.rows
         self._reached = -1
@@ -247,7 +247,7 @@ class _StreamDelivery:
             case Fence(stream, position, old, new):
                 return self._fence(stream, position, old, new)
             case Look():
-                limits = (self._sink.manner.marking, self._manifest.writer, self._batch)
+                limits = (self._marking, self._manifest.writer, self._batch)
                 try:
                     return look_at(sink.client(), effect, *limits)
                 except ClientError as error:
@@ -298,7 +298,7 @@ class _StreamDelivery:
 
     def _planned(self, chunk: Chunk, reached: Reached) -> bytes:
         """Return the append of a chunk, with its marker; note how far it will come."""
-        marking = self._sink.manner.marking
+        marking = self._marking
         records = chunk.rows + (marking.is_record and not chunk.is_large)
         row = reached.plan(chunk.rows, records)
         marker = Marker(self._manifest.writer, self._batch, row, self._rows)

@@ -57,6 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     batch: int
     streams: tuple[StreamPlan, ...]
     parts: tuple[Part, ...]
+    marker_name: bytes = b"bourn-sink"  # how its appends are marked, whatever options say later
+    has_marker_records: bool = False
 
     def starting_at(self, starts: Mapping[str, int]) -> "Manifest":
         """Return it with the streams' tails."""
@@ -70,7 +72,13 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.msgpack.encode(self)
 
 
-def make_manifest(writer: str, run: str, batch: int, parts: Iterable[Part]) -> Manifest:
+def make_manifest(
+    writer: str,
+    run: str,
+    batch: int,
+    parts: Iterable[Part],
+    marking: tuple[bytes, bool] = (b"bourn-sink", False),
+) -> Manifest:
     """Return the manifest of parts in the order of their rows, without tails."""
     kept = tuple(parts)
     rows: dict[str, int] = {}
@@ -84,7 +92,7 @@ def make_manifest(writer: str, run: str, batch: int, parts: Iterable[Part]) -> M
     streams = tuple(
         StreamPlan(name, count, 0, large.get(name, {})) for name, count in sorted(rows.items())
     )
-    return Manifest(VERSION, writer, run, batch, streams, kept)
+    return Manifest(VERSION, writer, run, batch, streams, kept, *marking)
 
 
 def decode_manifest(data: bytes, key: str) -> Manifest:

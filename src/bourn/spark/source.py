@@ -28,11 +28,11 @@ from bourn.spark.source_look import GONE, Looker, Seen, check_named, check_withi
 from bourn.spark.source_plan import (
     Offset,
     Range,
-    StreamRange,
+    TaskRanges,
     offset_of,
     ranges_between,
     share,
-    split,
+    tasks_of,
 )
 
 log = logging.getLogger(__name__)
@@ -59,40 +59,45 @@ class _Tasks:
         self._shape = shape
 
     def rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a range."""
-        if not isinstance(partition, StreamRange):
+        """Yield the records of a task's ranges."""
+        if not isinstance(partition, TaskRanges):
             return  # Spark's own, where nothing was planned
-        options = self._options
-        basin, stream = options.settings.basin, partition.stream
-        with Client(options.settings) as client:
-            session = client.read_session(
-                stream,
-                ReadStart(seq_num=partition.start),
-                end_seq_num=partition.end,
-                columns=self._shape.columns,
-            )
-            is_told = False
-            with closing(session):
-                try:
-                    for batch in session:
-                        if session.gap is not None and not is_told:
-                            start, end = session.gap
-                            is_told = True
-                            lost(options, f"records {start} to {end - 1} of {stream!r} are gone")
-                        yield self._shape.batch(batch, basin, stream)
-                except Unwritten as error:
-                    lost(
-                        options,
-                        f"{stream!r} ends at {error.tail_seq_num}, before record "
-                        f"{partition.start}: it was made anew",
-                    )
-                except Refused as error:
-                    if error.code not in GONE:
-                        raise
-                    lost(options, f"{stream!r} is gone: {error.text}")
-            reached = session.next_seq_num or 0
-            if reached < partition.end and not is_told:
-                lost(options, f"records {reached} to {partition.end - 1} of {stream!r} are gone")
+        with Client(self._options.settings) as client:
+            for found in partition.ranges:
+                yield from self._range(client, found)
+
+    def _range(self, client: Client, found: Range) -> Iterator[pa.RecordBatch]:
+        options, stream = self._options, found.stream
+        session = client.read_session(
+            stream,
+            ReadStart(seq_num=found.start),
+            end_seq_num=found.end,
+            columns=self._shape.columns,
+        )
+        is_told = False
+        with closing(session):
+            try:
+                for batch in session:
+                    if session.gap is not None and not is_told:
+                        start, end = session.gap
+                        is_told = True
+                        lost(options, f"records {start} to {end - 1} of {stream!r} are gone")
+                    yield self._shape.batch(batch, options.settings.basin, stream)
+            except Unwritten as error:
+                is_told = True
+                lost(
+                    options,
+                    f"{stream!r} ends at {error.tail_seq_num}, before record "
+                    f"{found.start}: it was made anew",
+                )
+            except Refused as error:
+                if error.code not in GONE:
+                    raise
+                is_told = True
+                lost(options, f"{stream!r} is gone: {error.text}")
+        reached = session.next_seq_num or 0
+        if reached < found.end and not is_told:
+            lost(options, f"records {reached} to {found.end - 1} of {stream!r} are gone")
 
 
 class BatchReader(DataSourceReader):
@@ -110,11 +115,10 @@ class BatchReader(DataSourceReader):
             check_named(options.selection, streams, options.settings.basin)
             starts = looker.resolve(options.start, streams)
             ends = looker.resolve(options.end, streams)
-        check_within("startingOffsets", starts, streams)
-        check_within("endingOffsets", ends, streams)
+        check_within("startingOffsets", options.start, starts, streams)
+        check_within("endingOffsets", options.end, ends, streams)
         ranges = [Range(name, starts[name], ends[name]) for name in sorted(streams)]
-        parts = split([found for found in ranges if found.records > 0], options.min_partitions)
-        return [StreamRange(*part) for part in parts]
+        return tasks_of([found for found in ranges if found.records > 0], options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range."""
@@ -129,11 +133,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tasks = _Tasks(options, Shape(schema))
         self._looker: Looker | None = None
         self._last: dict[str, Seen] = {}  # for all that is to be read now, and no more
+        self._seen: dict[str, Seen] = {}  # at the last look
         self._is_bounded = False
         self._turn = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_looker": None, "_last": {}}
+        return self.__dict__ | {"_looker": None, "_last": {}, "_seen": {}}
 
     def _look(self) -> Looker:
         if self._looker is None:
@@ -146,7 +151,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         streams = self._last if self._is_bounded else self._look().streams()
         check_named(options.selection, streams, options.settings.basin)
         starts = self._look().resolve(options.start, streams)
-        check_within("startingOffsets", starts, streams)
+        check_within("startingOffsets", options.start, starts, streams)
+        if self._is_bounded and any(at > streams[name].tail for name, at in starts.items()):
+            self._last = self._look().streams()  # what was found there has come in between
         return Offset(starts, _created(streams)).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's own
@@ -168,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Return where the next micro-batch ends, within the limits; its start where nothing is."""
         before = offset_of(start)
-        streams = self._last if self._is_bounded else self._look().streams()
+        streams = self._seen = self._last if self._is_bounded else self._look().streams()
         known = self._known(before, streams)
         new = {name: seen for name, seen in streams.items() if name not in known.offsets}
         begun = self._look().earliest(new)
@@ -180,17 +187,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             ends = self._admitted(starts, ends, limit)
         created = {**known.created, **_created(new)}
-        return Offset(ends, created, begun).to_json() if ends != before.offsets else start
+        # One that was made anew may end where the old one did.
+        is_same = ends == before.offsets and not begun
+        return start if is_same else Offset(ends, created, begun).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's own
-        """Return the tails, for the query's progress."""
-        streams = self._look().streams()
+        """Return the tails, for the query's progress; those of the last look, where it was new."""
+        is_new = self._seen and not self._is_bounded
+        streams = self._seen if is_new else self._look().streams()
         return Offset({name: seen.tail for name, seen in streams.items()}).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut what lies between two offsets into ranges."""
         ranges = ranges_between(offset_of(start), offset_of(end))
-        return [StreamRange(*part) for part in split(ranges, self._options.min_partitions)]
+        return tasks_of(ranges, self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range."""
@@ -208,13 +218,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         created: dict[str, str] = {}
         for name, at in before.offsets.items():
             seen = streams.get(name)
-            if seen is None:
-                if self._is_bounded:
-                    offsets[name] = at  # it may have come behind the look that counts
-                else:
-                    lost(self._options, f"the stream {name!r} is gone")
-                continue
             then = before.created.get(name, "")
+            if seen is None:
+                is_chosen = self._options.selection.takes(name)
+                if is_chosen and not self._is_bounded:
+                    lost(self._options, f"the stream {name!r} is gone")
+                    continue
+                # It is not chosen any more, and may be again; or came behind the look that counts.
+                offsets[name] = at
+                if then:
+                    created[name] = then
+                continue
             if seen.tail < at or (then and seen.created and then != seen.created):
                 lost(self._options, f"the stream {name!r} was deleted and made anew")
                 continue

@@ -6,12 +6,13 @@ Runs on the driver. Streams are asked several at once, each over a connection of
 import queue
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import closing
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
-from bourn.client import Client, ReadStart, Refused, Settings
+from bourn.client import Client, ReadStart, Refused, Settings, Unwritten
 from bourn.layout.arrow import Columns
 from bourn.limits import SOURCE_LOOKS_AT_ONCE, U64_MAX
 from bourn.spark.options import OptionError
@@ -76,25 +77,23 @@ class Looker:
         return self.resolve(Position(EARLIEST), streams)
 
     def fitting(self, stream: str, start: int, end: int, bytes_max: int) -> tuple[int, int]:
-        """Return how far a stream can be read within so many bytes, and how many these are."""
-        with ExitStack() as stack:
-            session = self._clients[0].read_session(
-                stream,
-                ReadStart(seq_num=start),
-                end_seq_num=end,
-                columns=Columns(headers=False, body=False, metered_bytes=True),
-            )
-            stack.callback(session.close)
-            weight = 0
-            for batch in session:
-                sums = np.cumsum(batch.column("metered_bytes").to_numpy(), dtype=np.int64)
-                fitting = int(np.searchsorted(sums, bytes_max - weight, side="right"))
-                if fitting < batch.num_rows:
-                    # The first that does not fit is the first of the next micro-batch.
-                    reached = int(batch.column("seq_num")[fitting].as_py()) & U64_MAX
-                    return reached, weight + (int(sums[fitting - 1]) if fitting else 0)
-                weight += int(sums[-1])
-        return end, weight
+        """Return how far a stream can be read within so many bytes, and how many these are.
+
+        One that has gone since it was looked at is not read now: the next look tells.
+        """
+        session = self._clients[0].read_session(
+            stream,
+            ReadStart(seq_num=start),
+            end_seq_num=end,
+            columns=Columns(headers=False, body=False, metered_bytes=True),
+        )
+        try:
+            with closing(session):
+                return _fitting(session, end, bytes_max)
+        except Refused as error:
+            if error.code in GONE or isinstance(error, Unwritten):
+                return start, 0
+            raise
 
     def _first(self, client: Client, name: str, start: ReadStart, tail: int) -> int:
         """Return the number of the first record from a start on; the tail where there is none."""
@@ -152,6 +151,19 @@ class Looker:
             return dict(zip(wanted, pool.map(lent, wanted), strict=True))
 
 
+def _fitting(batches: Iterable[pa.RecordBatch], end: int, bytes_max: int) -> tuple[int, int]:
+    weight = 0
+    for batch in batches:
+        sums = np.cumsum(batch.column("metered_bytes").to_numpy(), dtype=np.int64)
+        fitting = int(np.searchsorted(sums, bytes_max - weight, side="right"))
+        if fitting < batch.num_rows:
+            # The first that does not fit is the first of the next micro-batch.
+            reached = int(batch.column("seq_num")[fitting].as_py()) & U64_MAX
+            return reached, weight + (int(sums[fitting - 1]) if fitting else 0)
+        weight += int(sums[-1])
+    return end, weight
+
+
 def check_named(selection: Selection, streams: Mapping[str, Seen], basin: str) -> None:
     """Refuse streams that are named and are not there."""
     missing = [name for name in selection.names if name not in streams]
@@ -159,10 +171,12 @@ def check_named(selection: Selection, streams: Mapping[str, Seen], basin: str) -
         raise OptionError("stream", f"there is no stream {missing[0]!r} in basin {basin!r}")
 
 
-def check_within(option: str, bounds: Mapping[str, int], streams: Mapping[str, Seen]) -> None:
-    """Refuse positions behind the tail."""
+def check_within(
+    option: str, position: Position, bounds: Mapping[str, int], streams: Mapping[str, Seen]
+) -> None:
+    """Refuse sequence numbers behind the tail; one that was found may lie behind an older tail."""
     for name, at in bounds.items():
-        if at > streams[name].tail:
+        if at > streams[name].tail and position.is_number(name):
             raise OptionError(
                 option, f"{at} is behind the end of {name!r}, which is {streams[name].tail}"
             )

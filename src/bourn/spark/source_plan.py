@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from bourn.limits import SOURCE_PARTITION_RECORDS
+from bourn.limits import SOURCE_PARTITION_RECORDS, SOURCE_STREAM_WEIGHT, SOURCE_TASKS
 
 
 class Range(NamedTuple):
@@ -32,14 +32,12 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-class StreamRange(InputPartition):
-    """What one task reads."""
+class TaskRanges(InputPartition):
+    """What one task reads: ranges, one behind the other."""
 
-    def __init__(self, stream: str, start: int, end: int) -> None:
-        super().__init__((stream, start, end))
-        self.stream = stream
-        self.start = start
-        self.end = end
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__(tuple(ranges))
+        self.ranges = tuple(ranges)
 
 
 class Offset(NamedTuple):
@@ -104,6 +102,32 @@ def split(ranges: Sequence[Range], min_partitions: int) -> list[Range]:
 def _cut(found: Range, parts: int) -> list[Range]:
     bounds = [found.start + found.records * part // parts for part in range(parts + 1)]
     return [Range(found.stream, start, end) for start, end in pairwise(bounds)]
+
+
+def tasks_of(ranges: Sequence[Range], min_partitions: int) -> list[InputPartition]:
+    """Cut ranges into tasks; where they are very many, a task gets several that lie side by side.
+
+    Ranges stay in their order over all tasks, so that what writes rows in the order of tasks keeps
+    the order of each stream.
+    """
+    waiting = split(ranges, min_partitions)
+    wanted = min(len(waiting), max(min_partitions, SOURCE_TASKS))
+    weight = sum(map(_weight, waiting))
+    tasks: list[InputPartition] = []
+    at = 0
+    for left in range(wanted, 0, -1):
+        start, own = at, 0
+        last = len(waiting) - left + 1  # each of the others gets one, at least
+        while at < last and (at == start or own + _weight(waiting[at]) // 2 <= weight // left):
+            own += _weight(waiting[at])
+            at += 1
+        weight -= own
+        tasks.append(TaskRanges(waiting[start:at]))
+    return tasks
+
+
+def _weight(found: Range) -> int:
+    return found.records + SOURCE_STREAM_WEIGHT
 
 
 def share(waiting: Mapping[str, int], limit: int) -> dict[str, int]:
