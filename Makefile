@@ -12,6 +12,7 @@ EDGE ?= native
 SECONDS ?= 20
 ROUNDS ?= 3
 RESTARTS ?= 2
+MINUTES ?= 30
 COMPAT := .cache/compat/.ready
 
 help: ## list the targets
@@ -87,6 +88,25 @@ load: $(READY) ## 2,000 followers, 500 sessions, then every attack: bench/result
 
 versus: $(READY) ## Bourn against s2 lite, turn by turn: table, and bench/results/versus.json; flags by ARGS
 	@$(BIN)/python -m bench.versus $(ARGS)
+	@$(BIN)/python -m bench.plots
+
+ceilings: $(READY) ## what loopback, disk and memory can do at most: bench/results/ceilings.json
+	@$(BIN)/python -m bench.ceilings $(ARGS)
+	@$(BIN)/python -m bench.plots
+
+scaling: $(READY) ## cost by streams, 1 to 100,000, and by history, 1 to 100 GB: bench/results/scaling.json; flags by ARGS
+	@$(BIN)/python -m bench.scaling $(ARGS)
+	@$(BIN)/python -m bench.plots
+
+soak: $(READY) ## half of full load for MINUTES=30, is memory flat: bench/results/soak.json; flags by ARGS
+	@$(BIN)/python -m bench.soak --minutes $(MINUTES) $(ARGS); ended=$$?; $(BIN)/python -m bench.plots && exit $$ended
+
+profiles: $(READY) ## flame graphs of the server, path by path: bench/results/profiles; paths and flags by ARGS
+	@$(BIN)/python -m bench.profiles $(ARGS)
+	@$(BIN)/python -m bench.plots
+
+plots: $(READY) ## docs/performance.md and docs/plots from the files in bench/results
+	@$(BIN)/python -m bench.plots
 
 lock: $(READY) ## refresh the locked dependencies from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --upgrade pyproject.toml --group dev -o $(LOCK)
@@ -95,4 +115,4 @@ clean: ## remove the environment and every cache
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup serve format check unit long compat fuzz-api crash pipeline-proof connector-proof test bench-engine bench-pipeline bench-http bench-connector load versus lock clean
+.PHONY: help setup serve format check unit long compat fuzz-api crash pipeline-proof connector-proof test bench-engine bench-pipeline bench-http bench-connector load versus ceilings scaling soak profiles plots lock clean

@@ -1,11 +1,8 @@
 """The workloads. Each gives its figures; which of them are compared stands beside it."""
 
-import asyncio
 import resource
 import time
-from array import array
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -15,14 +12,14 @@ from bench.engine.case import Figures, latency_figures
 from bench.engine.target import append_message
 from bench.http import benches, followers
 from bench.http.server import BASIN, Server
-from bench.http.unary import JSON, PROTOBUF, Asker
+from bench.http.unary import JSON, PROTOBUF
+from bench.versus import hammer
 from tests.hostile.crowd import open_sessions, until
 
 RECORD_BYTES: Final = 256
 REPLAY_RECORDS: Final = 200
 REPLAY_BODY: Final = 1024
 SESSIONS: Final = 500
-CONNECT_AT_ONCE: Final = 100
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -237,8 +234,9 @@ def _request(method: str, path: str, media: str, body: bytes) -> bytes:
 
 
 def _asked(server: Server, requests: list[bytes], seconds: float) -> Figures:
+    hammer.warm()
     cpu, client = server.cpu_secs(), time.process_time()
-    took, latencies = uvloop.run(_ask(server.port, requests, seconds))
+    took, latencies = hammer.hammer(server.port, requests, seconds)
     cpu, client = server.cpu_secs() - cpu, time.process_time() - client
     return {
         "requests_per_s": len(latencies) / took,
@@ -246,44 +244,9 @@ def _asked(server: Server, requests: list[bytes], seconds: float) -> Figures:
         "server_cpu_us_per_request": cpu / len(latencies) * 1e6,
         "server_cpu_s": cpu,
         "client_cpu_s": client,
+        "client_cpu_share": client / (client + cpu or 1.0),
         "seconds": took,
     }
-
-
-async def _ask(port: int, requests: list[bytes], seconds: float) -> tuple[float, "array[float]"]:
-    """Connect all, then let each ask again and again, at least once."""
-    loop = asyncio.get_running_loop()
-    latencies = array("d")
-    idle: list[Waiting] = []
-    for start in range(0, len(requests), CONNECT_AT_ONCE):
-        made = await asyncio.gather(
-            *(
-                loop.create_connection(partial(Waiting, request, latencies), "127.0.0.1", port)
-                for request in requests[start : start + CONNECT_AT_ONCE]
-            )
-        )
-        idle += [asker for _, asker in made]
-    began = time.perf_counter()
-    for asker in idle:
-        asker.begin(began + seconds)
-    await asyncio.gather(*(asker.ended for asker in idle))
-    return time.perf_counter() - began, latencies
-
-
-class Waiting(Asker):
-    """A connection that asks when it is told to."""
-
-    def __init__(self, request: bytes, latencies: "array[float]") -> None:
-        super().__init__(request, 0.0, latencies)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait."""
-        self._transport = transport
-
-    def begin(self, until_s: float) -> None:
-        """Ask, again and again until then."""
-        self._until = until_s
-        self._ask()
 
 
 def _raise_files() -> None:

@@ -14,7 +14,8 @@ from bourn.cli.pipeline import ending_of, mib, place_in, settings_of_server, sho
 from bourn.cli.places import log_to_stderr
 from bourn.clock import SystemClock
 from bourn.errors import BournError
-from bourn.layout.audits import KINDS, AuditReport, Violation, audit_shape
+from bourn.layout.audits import KINDS, AuditReport, Violation
+from bourn.layout.reports import report_shape
 from bourn.pipeline.audit import Audit
 from bourn.pipeline.job import Tools
 from bourn.pipeline.names import StreamNames
@@ -130,7 +131,7 @@ def _stream(stream_id: int, names: StreamNames | None) -> str:
 
 def _shape(report: AuditReport, names: StreamNames | None) -> dict[str, Any]:
     """Return the report with the names of streams, which the stored one has not."""
-    shape = audit_shape(report) | {"key": report.key, "clean": report.is_clean}
+    shape = report_shape(report) | {"key": report.key, "clean": report.is_clean}
     for violation in shape["violations"]:
         found = None if names is None else names.get(violation["stream_id"])
         violation["basin"], violation["stream"] = found or (None, None)

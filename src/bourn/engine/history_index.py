@@ -171,6 +171,7 @@ class HistoryVersion:
         self.is_complete = not (missing or broken)
         self._spans: OrderedDict[int, Spans] = OrderedDict()
         self._spans_kept = 0
+        self._last: Stretch | None = None  # found; a reader asks for each several times over
 
     @property
     def blocks(self) -> int:
@@ -186,13 +187,21 @@ class HistoryVersion:
 
     def find(self, stream_id: int, seq_num: int) -> Stretch | None:
         """Return the first block of a stream that reaches a sequence number."""
+        last = self._last
+        if (
+            last is not None
+            and last.stream_id == stream_id
+            and last.first_seq_num <= seq_num < last.end_seq_num
+        ):
+            return last
         spans = self._ordered(stream_id)
         at = bisect_left(spans.last_seq_nums, seq_num)
         if at == len(spans.spans):
             return None
         span = spans.spans[at]
         segment = span.segment
-        return _stretch(segment, segment.reaching_seq(seq_num, span.first, span.end))
+        self._last = _stretch(segment, segment.reaching_seq(seq_num, span.first, span.end))
+        return self._last
 
     def find_timestamp(self, stream_id: int, timestamp: int, seq_num: int) -> Stretch | None:
         """Return the first block that reaches a timestamp and a sequence number."""

@@ -7,13 +7,12 @@ share one, and are often read together: what they share is kept as columns for a
 import asyncio
 from collections import OrderedDict
 
-import pyarrow as pa
-
 from bourn.bucket.port import Bucket
 from bourn.engine.history import History
 from bourn.engine.history_index import Segment, Stretch
 from bourn.layout.entry import Entry
-from bourn.layout.history.index import Block, decode_block, decode_row_group, entries_in
+from bourn.layout.history.index import Block, decode_block, decode_columns, entries_in
+from bourn.layout.history.pages import Columns
 from bourn.limits import DECODED_INLINE_BYTES_MAX, HISTORY_GROUPS_BYTES
 
 GroupKey = tuple[int, int]  # segment, row group
@@ -25,8 +24,8 @@ class RowGroups:
     def __init__(self, bucket: Bucket, history: History) -> None:
         self._bucket = bucket
         self._history = history
-        self._fetching: dict[GroupKey, asyncio.Task[pa.RecordBatch]] = {}
-        self._kept: OrderedDict[GroupKey, pa.RecordBatch] = OrderedDict()
+        self._fetching: dict[GroupKey, asyncio.Task[Columns]] = {}
+        self._kept: OrderedDict[GroupKey, Columns] = OrderedDict()
         self._bytes_kept = 0
 
     async def entries(self, stretch: Stretch) -> list[Entry]:
@@ -53,7 +52,7 @@ class RowGroups:
         self._history.bytes_fetched += len(data)
         return data
 
-    async def _shared(self, segment: Segment, block: Block) -> pa.RecordBatch:
+    async def _shared(self, segment: Segment, block: Block) -> Columns:
         key = (segment.number, block.row_group)
         kept = self._kept.get(key)
         if kept is not None:
@@ -67,14 +66,14 @@ class RowGroups:
         # Shielded: whoever gives up does so for itself alone.
         return await asyncio.shield(task)
 
-    async def _decoded(self, segment: Segment, block: Block) -> pa.RecordBatch:
+    async def _decoded(self, segment: Segment, block: Block) -> Columns:
         data = await self._fetch(segment, block)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            None, decode_row_group, segment.index, block.row_group, data, segment.key
+            None, decode_columns, segment.index, block.row_group, data, segment.key
         )
 
-    def _fetched(self, key: GroupKey, task: "asyncio.Task[pa.RecordBatch]") -> None:
+    def _fetched(self, key: GroupKey, task: "asyncio.Task[Columns]") -> None:
         del self._fetching[key]
         if task.cancelled() or task.exception() is not None:
             return

@@ -11,13 +11,12 @@ the object may outlive a stream, and then nothing must name it.
 """
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from bourn.errors import Damaged
+from bourn.layout.reports import REPORT_PREFIX, decode_as
 
-AUDIT_PREFIX: Final = "pipeline/"
 _AUDIT: Final = re.compile(r"pipeline/audit-\d{15}-[0-9a-f]{16}\.json")
 
 KINDS: Final = {
@@ -61,7 +60,7 @@ class AuditReport(msgspec.Struct, kw_only=True):
     @property
     def key(self) -> str:
         """The name of the object."""
-        return f"{AUDIT_PREFIX}audit-{self.started_at_ms:015d}-{self.run}.json"
+        return f"{REPORT_PREFIX}audit-{self.started_at_ms:015d}-{self.run}.json"
 
     @property
     def is_clean(self) -> bool:
@@ -74,20 +73,6 @@ def is_audit_key(key: str) -> bool:
     return _AUDIT.fullmatch(key) is not None
 
 
-def encode_audit(report: AuditReport) -> bytes:
-    """Return the object: indented, because people read it."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
-
-
 def decode_audit(data: bytes, key: str) -> AuditReport:
-    """Return the report; Damaged, naming `key`, where it is none."""
-    try:
-        return msgspec.json.decode(data, type=AuditReport)
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise Damaged(key, f"it is no report of an audit: {error}") from None
-
-
-def audit_shape(report: AuditReport) -> dict[str, Any]:
-    """Return a report as plain values."""
-    shape: dict[str, Any] = msgspec.to_builtins(report)
-    return shape
+    """Return the report of an audit; Damaged, naming `key`, where it is none."""
+    return decode_as(AuditReport, data, key)

@@ -214,9 +214,9 @@ def encode_sequenced(
 
     `timestamps` is one for all records, or one for each of the `count`.
     """
-    _check_range(count, first_seq_num, start, stop)
+    check_range(count, first_seq_num, start, stop)
     view = np.frombuffer(payload, np.uint8)
-    stamps, stamp = _stamps(timestamps, count)
+    stamps, stamp = stamps_of(timestamps, count)
     if len(payload) < _SMALL_BYTES:
         # Room for the worst case and a copy cost less than a walk to measure. A record takes at
         # most 29 bytes besides its data, a header at most twice its stored form.
@@ -225,7 +225,7 @@ def encode_sequenced(
             view, count, first_seq_num, stamps, stamp, start, stop, room
         )
         if written < 0:
-            raise _format_error(written)
+            raise format_error(written)
         return room[:written].tobytes()
     size = _measure(view, count, first_seq_num, stamps, stamp, start, stop)
     encoded, fresh = blank(size)
@@ -233,7 +233,7 @@ def encode_sequenced(
         view, count, first_seq_num, stamps, stamp, start, stop, fresh
     )
     if written != size:
-        raise _format_error(written if written < 0 else -facts.CHANGED)
+        raise format_error(written if written < 0 else -facts.CHANGED)
     return encoded
 
 
@@ -246,9 +246,9 @@ def sequenced_size(
     stop: int,
 ) -> int:
     """Return the size of what `encode_sequenced` would return."""
-    _check_range(count, first_seq_num, start, stop)
+    check_range(count, first_seq_num, start, stop)
     view = np.frombuffer(payload, np.uint8)
-    return _measure(view, count, first_seq_num, *_stamps(timestamps, count), start, stop)
+    return _measure(view, count, first_seq_num, *stamps_of(timestamps, count), start, stop)
 
 
 def sequenced_size_bound(metered_bytes: int, count: int, header_count: int) -> int:
@@ -281,12 +281,12 @@ def cut(
     `encoded_max` bounds the size of what `encode_sequenced` would return.
     """
     stop = min(count, start + max(0, records_max))
-    _check_range(count, first_seq_num, start, stop)
+    check_range(count, first_seq_num, start, stop)
     reached, metered, _ = _KERNELS.cut_sequenced(
         np.frombuffer(payload, np.uint8),
         count,
         first_seq_num,
-        *_stamps(timestamps, count),
+        *stamps_of(timestamps, count),
         start,
         stop,
         min(metered_max, _I64_MAX),
@@ -295,7 +295,7 @@ def cut(
         until or 0,
     )
     if reached < 0:
-        raise _format_error(reached)
+        raise format_error(reached)
     return Cut(reached, metered)
 
 
@@ -308,13 +308,13 @@ def decode_sequenced(
     stop: int,
 ) -> list[SequencedRecord]:
     """Return the records [start, stop) of a batch, for the forms that are made one by one."""
-    _check_range(count, first_seq_num, start, stop)
+    check_range(count, first_seq_num, start, stop)
     records_at = 8 * count
     if not 0 < records_at <= len(payload):
-        raise _format_error(-facts.BAD_COLUMNS)
+        raise format_error(-facts.BAD_COLUMNS)
     columns: list[int] = np.frombuffer(payload, "<u4", 2 * count).tolist()
     if columns[count - 1] != len(payload) - records_at:
-        raise _format_error(-facts.BAD_COLUMNS)
+        raise format_error(-facts.BAD_COLUMNS)
     stamps = [timestamps] * count if isinstance(timestamps, int) else timestamps[:count].tolist()
     records: list[SequencedRecord] = []
     at = records_at + columns[start - 1] if start else records_at
@@ -322,7 +322,7 @@ def decode_sequenced(
         end = records_at + columns[index]
         body_at = at + columns[count + index]
         if not at < body_at <= end <= len(payload):
-            raise _format_error(-facts.BAD_COLUMNS, index)
+            raise format_error(-facts.BAD_COLUMNS, index)
         headers: Headers = ()
         size = end - body_at
         if size > RECORD_METERED_BYTES_MAX or payload[at:body_at] != plain_start(size):
@@ -339,7 +339,7 @@ def _headers(payload: Buffer, index: int, at: int, body_at: int, end: int) -> He
     except RecordFormatError as error:
         raise RecordFormatError(f"record {index}: {error.message}") from None
     if found_at != body_at:
-        raise _format_error(-facts.BAD_BODY_START, index)
+        raise format_error(-facts.BAD_BODY_START, index)
     return headers
 
 
@@ -348,7 +348,7 @@ def metered_sizes(payload: Buffer, count: int) -> U32Array:
     sizes = np.empty(count, np.uint32)
     fault = _KERNELS.metered_sizes(np.frombuffer(payload, np.uint8), count, sizes)
     if fault < 0:
-        raise _format_error(fault)
+        raise format_error(fault)
     return sizes
 
 
@@ -365,11 +365,11 @@ def _measure(
         view, count, first_seq_num, stamps, stamp, start, stop, _I64_MAX, _I64_MAX, 0, 0
     )
     if reached < 0:
-        raise _format_error(reached)
+        raise format_error(reached)
     return size
 
 
-def _stamps(timestamps: int | U64Array, count: int) -> tuple[U8Array, int]:
+def stamps_of(timestamps: int | U64Array, count: int) -> tuple[U8Array, int]:
     """Return the timestamps as bytes, so that alignment does not matter, or the one of all."""
     if isinstance(timestamps, int):
         return _NO_STAMPS, timestamps
@@ -378,11 +378,13 @@ def _stamps(timestamps: int | U64Array, count: int) -> tuple[U8Array, int]:
     return np.ascontiguousarray(timestamps, "<u8").view(np.uint8), 0
 
 
-def _check_range(count: int, first_seq_num: int, start: int, stop: int) -> None:
+def check_range(count: int, first_seq_num: int, start: int, stop: int) -> None:
+    """Refuse what are no records of a batch."""
     if not 0 <= start <= stop <= count or not 0 <= first_seq_num <= U64_MAX + 1 - count:
         raise ValueError(f"no records {start} to {stop} of {count} from {first_seq_num}")
 
 
-def _format_error(fault: int, index: int = 0) -> RecordFormatError:
+def format_error(fault: int, index: int = 0) -> RecordFormatError:
+    """Return the error that a fault of a kernel stands for."""
     more, code = divmod(-fault, facts.RECORD_FAULT_BASE)
     return RecordFormatError(f"record {index + more}: {facts.RECORD_FAULTS[code]}")

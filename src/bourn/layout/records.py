@@ -128,8 +128,10 @@ def encode_records(records: Sequence[Record]) -> RecordBatch:
     """
     if len(records) == 1 and not records[0].headers:
         body, _, timestamp = records[0]
+        if timestamp is None:
+            return plain_batch(body)
         check_record_size(8 + len(body))
-        stamps = None if timestamp is None else np.array((timestamp,), np.uint64)
+        stamps = np.array((timestamp,), np.uint64)
         return RecordBatch(plain_payload(body), 1, 8 + len(body), 0, stamps)
     ends: list[int] = []
     starts: list[int] = []
@@ -163,6 +165,13 @@ def encode_records(records: Sequence[Record]) -> RecordBatch:
         missing,
         tuple(commands),
     )
+
+
+def plain_batch(body: bytes) -> RecordBatch:
+    """Return the batch of one record without headers and timestamp; Invalid where it is large."""
+    size = 8 + len(body)
+    check_record_size(size)
+    return RecordBatch(plain_payload(body), 1, size, 0)
 
 
 def check_batch(count: int, metered: int) -> None:

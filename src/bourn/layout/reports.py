@@ -9,13 +9,14 @@ Created once, create-only; the oldest go when there are too many. Names ascend w
 """
 
 import re
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from bourn.errors import Damaged
 
 REPORT_PREFIX: Final = "pipeline/"
+_Report = TypeVar("_Report", bound=msgspec.Struct)
 _REPORT: Final = re.compile(r"pipeline/\d{15}-[0-9a-f]{16}\.json")
 
 
@@ -59,20 +60,28 @@ def is_report_key(key: str) -> bool:
     return _REPORT.fullmatch(key) is not None
 
 
-def encode_report(report: RunReport) -> bytes:
+def decode_report(data: bytes, key: str) -> RunReport:
+    """Return the report of a run; Damaged, naming `key`, where it is none."""
+    return decode_as(RunReport, data, key)
+
+
+# Of every report, audits included
+
+
+def encode_report(report: msgspec.Struct) -> bytes:
     """Return the object: indented, because people read it."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
-def decode_report(data: bytes, key: str) -> RunReport:
-    """Return the report; Damaged, naming `key`, where it is none."""
+def decode_as(kind: type[_Report], data: bytes, key: str) -> _Report:
+    """Return a report of that kind; Damaged, naming `key`, where it is none."""
     try:
-        return msgspec.json.decode(data, type=RunReport)
+        return msgspec.json.decode(data, type=kind)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise Damaged(key, f"it is no report: {error}") from None
 
 
-def report_shape(report: RunReport) -> dict[str, Any]:
+def report_shape(report: msgspec.Struct) -> dict[str, Any]:
     """Return a report as plain values."""
     shape: dict[str, Any] = msgspec.to_builtins(report)
     return shape

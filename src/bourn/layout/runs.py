@@ -180,6 +180,15 @@ class RunIndex:
                 return after - 1
         return after
 
+    def find_seq_near(self, seq_num: int, near: int) -> int:
+        """As `find_seq`, quicker where that is the run at `near`, or `near` is behind all."""
+        at = near * RUN_BYTES
+        if 0 <= at < len(self._rows):
+            first_seq_num, count = _first_and_count_from(self._rows, at)
+            if first_seq_num <= seq_num < first_seq_num + count:
+                return near
+        return self.find_seq(seq_num)
+
     def find_timestamp(self, timestamp: int) -> int:
         """Return the index of the first run with a record at or after `timestamp`."""
         return self._count_up_to(timestamp - 1, _LAST_TIMESTAMP_AT)

@@ -15,10 +15,10 @@ import numpy as np
 
 from bourn.bucket.retry import Retry
 from bourn.errors import BournError, Damaged, ObjectExists, ObjectMissing
-from bourn.layout.audits import AuditReport, encode_audit, is_audit_key
+from bourn.layout.audits import AuditReport, is_audit_key
 from bourn.layout.commit import decode_commit
 from bourn.layout.keys import snapshot_key, wal_key
-from bourn.layout.reports import REPORT_PREFIX, JobReport
+from bourn.layout.reports import REPORT_PREFIX, JobReport, encode_report
 from bourn.layout.runs import RUN_DTYPE
 from bourn.layout.snapshot import Snapshot
 from bourn.limits import (
@@ -250,7 +250,7 @@ class Audit:
     async def _keep(self, report: AuditReport) -> None:
         """Put the report, and delete the oldest."""
         try:
-            await self._bucket.put_if_absent(report.key, encode_audit(report))
+            await self._bucket.put_if_absent(report.key, encode_report(report))
             listed = [info.key async for info in self._bucket.list(REPORT_PREFIX)]
             for key in [key for key in listed if is_audit_key(key)][:-PIPELINE_REPORTS_KEPT]:
                 await self._bucket.delete(key)

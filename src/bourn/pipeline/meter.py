@@ -107,7 +107,6 @@ class Meter:
         if after[1] > before[1]:
             adds += await self._streams.run(task, progress)
         progress.enter("committing")
-        await self.log.create()
         report.rounds += 1
         try:
             await self.log.commit(UsageChange("STREAMING UPDATE", before, after, fence, adds))

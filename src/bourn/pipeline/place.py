@@ -29,7 +29,7 @@ class Place(NamedTuple):
     def open(self) -> Bucket:
         """Open it with the credentials of this process's environment."""
         options = RemoteOptions(endpoint=self.endpoint, region=self.region)
-        return Location(self.scheme, self.place, self.prefix).open(options)
+        return Location(self.scheme, self.place, self.prefix).open(options, gentle=True)
 
     @property
     def uri(self) -> str:

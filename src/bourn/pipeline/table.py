@@ -1,4 +1,4 @@
-"""Versions of the history's table: made once, create-only, by whoever comes first.
+"""Versions of a table: made once, create-only, by whoever comes first.
 
 A change names what must still be so when its version is made. Whoever loses the race for a number
 reads what won, looks whether that still holds, and takes the next number, or gives up.
@@ -8,9 +8,9 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from bourn.bucket.delta_log import NO_TABLE, read_table
 from bourn.bucket.port import Bucket
@@ -25,13 +25,15 @@ from bourn.layout.history.delta import (
     WAL_APP_ID,
     Actions,
     Add,
+    MetaData,
     Remove,
     TableState,
     Txn,
     delta_key,
     encode_actions,
 )
-from bourn.layout.history.facts import SegmentFacts, first_actions
+from bourn.layout.history.delta import Protocol as TableProtocol
+from bourn.layout.history.facts import SegmentFacts, first_actions, mended
 from bourn.pipeline.place import Place
 
 log = logging.getLogger(__name__)
@@ -44,8 +46,46 @@ class Superseded(Exception):
     """What the change was made for no longer holds: somebody else did it, or undid its ground."""
 
 
+class Change(Protocol):
+    """What a version shall do, and what must be so for it."""
+
+    @property
+    def operation(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def adds(self) -> Sequence[Add]:
+        """The files that come."""
+        ...
+
+    @property
+    def removes(self) -> Sequence[Remove]:
+        """The files that go; all must be live."""
+        ...
+
+    def fault(self, state: TableState) -> str:
+        """Say why it cannot be made on top of a version; nothing where it can."""
+        ...
+
+    def moves(self) -> Mapping[str, int]:
+        """Return how far applications have come behind it, those that it takes further."""
+        ...
+
+
+def fault_in(state: TableState, removes: Sequence[Remove], fence: int | None) -> str:
+    """Say what of every change's ground has gone; nothing where it stands.
+
+    `fence` is that of the table before the first of the change's files was written.
+    """
+    if fence is not None and state.fence != fence:
+        return "what no version named was vacuumed meanwhile"
+    gone = [remove.path for remove in removes if remove.path not in state.live]
+    return f"{gone[0]} is in the table no more" if gone else ""
+
+
 class TableChange(NamedTuple):
-    """What a version shall do. `removes` must be live; the log must stand at `first_ordinal`."""
+    """A change of the history. The log must stand at `first_ordinal`."""
 
     operation: str
     adds: Sequence[Add] = ()
@@ -59,14 +99,18 @@ class TableChange(NamedTuple):
         """Say why it cannot be made on top of a version; nothing where it can."""
         if self.first_ordinal is not None and state.end_ordinal != self.first_ordinal:
             return f"the table has come from {self.first_ordinal} to {state.end_ordinal}"
-        if self.fence is not None and state.fence != self.fence:
-            return "what no version named was vacuumed meanwhile"
-        gone = [remove.path for remove in self.removes if remove.path not in state.live]
-        return f"{gone[0]} is in the table no more" if gone else ""
+        return fault_in(state, self.removes, self.fence)
+
+    def moves(self) -> Mapping[str, int]:
+        """Return how far applications have come behind it."""
+        found = {WAL_APP_ID: self.end_ordinal, VACUUM_APP_ID: self.new_fence}
+        return {app_id: version for app_id, version in found.items() if version is not None}
 
 
-class HistoryTable:
-    """The table in one bucket, as last read."""
+class VersionedTable:
+    """A table in one bucket, as last read; a subclass says which."""
+
+    prefix: ClassVar[str]
 
     def __init__(self, bucket: Bucket, clock: Clock, rng: random.Random, retry: Retry) -> None:
         self._bucket = bucket
@@ -75,56 +119,64 @@ class HistoryTable:
         self._retry = retry
         self.state: TableState = NO_TABLE
 
+    def first_actions(self, table_id: str, now_ms: int) -> tuple[TableProtocol, MetaData]:
+        """Return what the first version says."""
+        raise NotImplementedError
+
+    def mended(self, metadata: MetaData) -> MetaData | None:
+        """Return what a table that was made long ago should say of itself; None: it says so."""
+        del metadata
+        return None
+
     async def refresh(self) -> TableState:
-        """Read what has come since."""
-        self.state = await self._retry(partial(read_table, self._bucket, self.state))
+        """Read what has come since, however long ago the last look was."""
+        read = partial(read_table, self._bucket, self.state, is_sure=True, table=self.prefix)
+        self.state = await self._retry(read)
         return self.state
 
     async def create(self) -> TableState:
         """Make the first version where there is none."""
-        self.state = await self._retry(partial(read_table, self._bucket, self.state, is_sure=True))
-        if self.state.version < 0:
+        if (await self.refresh()).version < 0:
             table_id = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
-            protocol, metadata = first_actions(table_id, self._clock.now_ms())
-            actions = Actions(
-                protocol=protocol, metadata=metadata, info=self._info("CREATE TABLE", {})
-            )
+            protocol, metadata = self.first_actions(table_id, self._clock.now_ms())
+            info = self._info("CREATE TABLE", {})
+            actions = Actions(protocol=protocol, metadata=metadata, info=info)
             await self._put(0, encode_actions(actions))
             await self.refresh()
         return self.state
 
-    async def commit(self, change: TableChange) -> TableState:
+    async def commit(self, change: Change) -> TableState:
         """Make the change a version of the table; Superseded where its ground has gone.
 
         Whatever happens in between, it becomes one version or none.
         """
         await self.create()
-        data = encode_actions(self._actions(change))
         while True:
             fault = change.fault(self.state)
             if fault:
                 raise Superseded(fault)
-            version = self.state.version + 1
-            is_ours = await self._put(version, data)
+            # What the version before says decides whether this one mends it, so one alone does.
+            data = encode_actions(self._actions(change))
+            is_ours = await self._put(self.state.version + 1, data)
             await self.refresh()
             if is_ours:
                 return self.state
 
-    def _actions(self, change: TableChange) -> Actions:
+    def _actions(self, change: Change) -> Actions:
         now_ms = self._clock.now_ms()
-        txns: list[Txn] = []
-        if change.end_ordinal is not None:
-            txns.append(Txn(app_id=WAL_APP_ID, version=change.end_ordinal, last_updated=now_ms))
-        if change.new_fence is not None:
-            txns.append(Txn(app_id=VACUUM_APP_ID, version=change.new_fence, last_updated=now_ms))
         figures = {
             "numAddedFiles": str(len(change.adds)),
             "numRemovedFiles": str(len(change.removes)),
         }
+        before = self.state.metadata
         return Actions(
+            metadata=None if before is None else self.mended(before),
             adds=tuple(change.adds),
             removes=tuple(change.removes),
-            txns=tuple(txns),
+            txns=tuple(
+                Txn(app_id=app_id, version=version, last_updated=now_ms)
+                for app_id, version in change.moves().items()
+            ),
             info=self._info(change.operation, figures),
         )
 
@@ -143,7 +195,7 @@ class HistoryTable:
 
         A put whose answer is lost is made again: it then finds itself, or somebody else.
         """
-        key = delta_key(version)
+        key = delta_key(version, self.prefix)
         backoff = Backoff(self._clock, self._rng)
         attempts = 0
         while True:
@@ -158,6 +210,20 @@ class HistoryTable:
                 await backoff.pause()
             else:
                 return True
+
+
+class HistoryTable(VersionedTable):
+    """The history."""
+
+    prefix = HISTORY_PREFIX
+
+    def first_actions(self, table_id: str, now_ms: int) -> tuple[TableProtocol, MetaData]:
+        """Return what the first version says."""
+        return first_actions(table_id, now_ms)
+
+    def mended(self, metadata: MetaData) -> MetaData | None:
+        """Return what a table that was made long ago should say of itself; None: it says so."""
+        return mended(metadata)
 
 
 async def discard(bucket: Bucket, facts: Sequence[SegmentFacts]) -> None:

@@ -14,6 +14,7 @@ segment   {first_ordinal:012d}-{end_ordinal:012d}-{part:03d}-{16 hex digits}
 | action | what it does |
 |---|---|
 | `protocol`, `metaData` | say how to read the table, and its columns; in version 0 |
+| | `metaData` once more where the first one lacked a property |
 | `add`, `remove` | a file's rows are in the table from this version on; or no longer |
 | `txn` | of `bourn-wal`: the table holds the rows of every commit of the log below this ordinal |
 | | of `bourn-vacuum`: whatever no version named when it moved, none will ever name |

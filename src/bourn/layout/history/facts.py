@@ -44,6 +44,7 @@ _US_PER_MS: Final = 1000
 # The table says that its files have bounds of these alone: deltalake takes the bounds of other
 # columns for null ones where only some are there, and then finds no row by them.
 STATS_COLUMNS: Final = ("stream_id", "seq_num", "timestamp", "arrival")
+_STATS_PROPERTY: Final = "delta.dataSkippingStatsColumns"
 
 
 class SegmentFacts(msgspec.Struct, frozen=True, array_like=True):
@@ -155,10 +156,22 @@ def first_actions(table_id: str, now_ms: int) -> tuple[Protocol, MetaData]:
             format=Format(),
             schema_string=schema_string(SCHEMA),
             partition_columns=[],
-            configuration={"delta.dataSkippingStatsColumns": ",".join(STATS_COLUMNS)},
+            configuration={_STATS_PROPERTY: ",".join(STATS_COLUMNS)},
             created_time=now_ms,
         ),
     )
+
+
+def mended(metadata: MetaData) -> MetaData | None:
+    """Return what a table should say of itself; None where it does not lack anything.
+
+    The first tables did not say which columns their files have bounds of, and queries for a stream
+    found nothing in them.
+    """
+    if _STATS_PROPERTY in metadata.configuration:
+        return None
+    configuration = {**metadata.configuration, _STATS_PROPERTY: ",".join(STATS_COLUMNS)}
+    return msgspec.structs.replace(metadata, configuration=configuration)
 
 
 def schema_string(schema: pa.Schema) -> str:

@@ -41,7 +41,8 @@ from xxhash import xxh3_64_intdigest
 from bourn.errors import Damaged, NewerFormat
 from bourn.layout.entry import Entry
 from bourn.layout.history.footer import LEAVES, footer_of
-from bourn.layout.history.rows import batches_in
+from bourn.layout.history.pages import Columns, read_columns
+from bourn.layout.history.rows import batches_in, columns_of
 
 Arrays = dict[str, npt.NDArray[Any]]
 Buffer = bytes | memoryview
@@ -268,15 +269,32 @@ def decode_row_group(index: SegmentIndex, at: int, data: Buffer, key: str) -> pa
 
     Damaged, naming `key`, the Parquet file's, where the bytes are not what the index says.
     """
+    group = _checked(index, at, data, key)
+    try:
+        return _read(group, data)
+    except (pa.ArrowException, OSError, ValueError) as error:  # all that pyarrow throws
+        raise Damaged(key, f"row group {at} cannot be read: {error}") from None
+
+
+def decode_columns(index: SegmentIndex, at: int, data: Buffer, key: str) -> Columns:
+    """Return the same as plain columns, which takes half the time."""
+    group = _checked(index, at, data, key)
+    columns = read_columns(data, group.rows, group.header_values, group.chunk_ends)
+    if columns is not None:
+        return columns
+    try:
+        return columns_of(_read(group, data))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Damaged(key, f"row group {at} cannot be read: {error}") from None
+
+
+def _checked(index: SegmentIndex, at: int, data: Buffer, key: str) -> RowGroup:
     group = index.row_group(at)
     if len(data) != group.length:
         raise Damaged(key, f"{len(data)} bytes where {group.length} were written: truncated")
     if xxh3_64_intdigest(data) != group.checksum:
         raise Damaged(key, f"row group {at} fails its checksum")
-    try:
-        return _read(group, data)
-    except (pa.ArrowException, OSError, ValueError) as error:  # all that pyarrow throws
-        raise Damaged(key, f"row group {at} cannot be read: {error}") from None
+    return group
 
 
 def decode_block(index: SegmentIndex, block: Block, data: Buffer, key: str) -> list[Entry]:
@@ -284,11 +302,11 @@ def decode_block(index: SegmentIndex, block: Block, data: Buffer, key: str) -> l
 
     Damaged, naming `key`, the Parquet file's, where the bytes are not what the index says.
     """
-    return entries_in(decode_row_group(index, block.row_group, data, key), block, key)
+    return entries_in(decode_columns(index, block.row_group, data, key), block, key)
 
 
-def entries_in(group: pa.RecordBatch, block: Block, key: str) -> list[Entry]:
-    """Return the batches of a block from the rows of its row group; Damaged as above."""
+def entries_in(group: Columns, block: Block, key: str) -> list[Entry]:
+    """Return the batches of a block from the columns of its row group; Damaged as above."""
     try:
         entries = batches_in(group.slice(block.first_row, block.count), block.stream_id)
     except ValueError as error:

@@ -6,7 +6,7 @@ ends and the next begins may differ. A batch that would not come back so is refu
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bourn.layout.entry import Entry
+from bourn.layout.history.pages import KERNELS, NO_BYTES, NO_KIND, Columns
 from bourn.layout.history.schema import HEADER, HEADERS, KINDS, ROWS_SCHEMA
 from bourn.layout.kernels import facts, rows_facts
-from bourn.layout.kernels.compiled import HistoryKernels, blank
+from bourn.layout.kernels.compiled import blank
 from bourn.layout.records import RecordFormatError
 from bourn.limits import (
     BATCH_METERED_BYTES_MAX,
@@ -28,9 +29,6 @@ from bourn.limits import (
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.int64]
 
-_KERNELS: Final = HistoryKernels()
-_NO_BYTES: Final = np.empty(0, np.uint8)
-_NO_KIND: Final = 0xFF
 _PLAIN: Final = pa.StringArray.from_buffers(  # `pa.array` would import pandas, here and now
     len(KINDS),
     pa.py_buffer(np.cumsum([0, *map(len, KINDS)], dtype=np.int32).tobytes()),
@@ -40,7 +38,7 @@ _PLAIN: Final = pa.StringArray.from_buffers(  # `pa.array` would import pandas, 
 
 def warm(say: Callable[[str], None]) -> None:
     """Make sure that every kernel is compiled, or loaded from the cache; say so if it takes."""
-    _KERNELS.warm(say)
+    KERNELS.warm(say)
 
 
 def table_of(entries: Iterable[Entry], names: Mapping[int, tuple[str, str]]) -> pa.Table:
@@ -144,7 +142,7 @@ def _records_of(
     kinds, metered = np.empty(rows, np.uint8), np.empty(4 * rows, np.uint8)
     headers_at, bodies_at = np.empty(4 * rows + 4, np.uint8), np.empty(4 * rows + 4, np.uint8)
     sums = np.zeros(rows_facts.SUMS, np.int64)
-    found = _KERNELS.scan_batches(
+    found = KERNELS.scan_batches(
         payloads, words, len(chunk), kinds, metered, headers_at, bodies_at, sums
     )
     if found < 0:
@@ -153,7 +151,7 @@ def _records_of(
     names_at, values_at = np.empty(4 * headers + 4, np.uint8), np.empty(4 * headers + 4, np.uint8)
     names, values = np.empty(name_bytes, np.uint8), np.empty(value_bytes, np.uint8)
     bodies = np.empty(body_bytes, np.uint8)
-    filled = _KERNELS.fill_columns(
+    filled = KERNELS.fill_columns(
         payloads, words, len(chunk), bodies_at, bodies, names_at, names, values_at, values
     )
     assert filled == rows, "a second walk finds what the first one found"
@@ -188,24 +186,6 @@ def _format_error(found: int, chunk: list[Entry], counts: Words) -> RecordFormat
     return RecordFormatError(f"record {seq_num} of stream {entry.stream_id}: {fault}")
 
 
-class _Columns(NamedTuple):
-    """The bytes of the columns that make batches."""
-
-    seq_nums: Bytes
-    stamps: Bytes
-    arrivals: Bytes
-    retentions: Bytes
-    kinds: Bytes
-    metered: Bytes
-    headers_at: Bytes
-    names_at: Bytes
-    names: Bytes
-    values_at: Bytes
-    values: Bytes
-    bodies_at: Bytes
-    bodies: Bytes
-
-
 def entries_of(rows: pa.Table | pa.RecordBatch) -> list[Entry]:
     """Return the batches of rows of one stream, ascending.
 
@@ -229,13 +209,13 @@ def entries_of(rows: pa.Table | pa.RecordBatch) -> list[Entry]:
     return entries
 
 
-def batches_in(rows: pa.RecordBatch, stream_id: int) -> list[Entry]:
+def batches_in(rows: pa.RecordBatch | Columns, stream_id: int) -> list[Entry]:
     """Return the batches of rows that are known to be of that stream."""
-    count = rows.num_rows
-    columns = _columns_of(rows)
+    columns = rows if isinstance(rows, Columns) else columns_of(rows)
+    count = columns.rows
     groups = np.empty(count * rows_facts.GROUP_WORDS, np.int64)
     try:
-        found = _KERNELS.plan_groups(
+        found = KERNELS.plan_groups(
             count,
             columns.seq_nums,
             columns.stamps,
@@ -248,6 +228,7 @@ def batches_in(rows: pa.RecordBatch, stream_id: int) -> list[Entry]:
             columns.values_at,
             columns.values,
             columns.bodies_at,
+            columns.gap,
             BATCH_RECORDS_MAX,
             BATCH_METERED_BYTES_MAX,
             groups,
@@ -256,7 +237,7 @@ def batches_in(rows: pa.RecordBatch, stream_id: int) -> list[Entry]:
             raise _row_error(found)
         plan = groups[: found * rows_facts.GROUP_WORDS].reshape(found, rows_facts.GROUP_WORDS)
         payloads, fresh = blank(int(plan[:, rows_facts.GROUP_BYTES].sum()))
-        written = _KERNELS.write_groups(*columns[4:], groups, found, fresh)
+        written = KERNELS.write_groups(*columns[4:], groups, found, fresh)
     except IndexError:
         raise ValueError("the columns point outside of their data") from None
     if written != len(payloads):
@@ -264,7 +245,7 @@ def batches_in(rows: pa.RecordBatch, stream_id: int) -> list[Entry]:
     return _entries_of(plan, columns, payloads, stream_id)
 
 
-def _entries_of(plan: Words, columns: _Columns, payloads: bytes, stream_id: int) -> list[Entry]:
+def _entries_of(plan: Words, columns: Columns, payloads: bytes, stream_id: int) -> list[Entry]:
     firsts = plan[:, rows_facts.GROUP_ROW]
     lasts = firsts + plan[:, rows_facts.GROUP_COUNT] - 1
     stamps = columns.stamps.view(np.uint64)
@@ -305,12 +286,13 @@ def _row_error(found: int) -> ValueError:
     return ValueError(f"row {row}: {rows_facts.FAULTS[code]}")
 
 
-def _columns_of(rows: pa.RecordBatch) -> _Columns:
+def columns_of(rows: pa.RecordBatch) -> Columns:
+    """Return the bytes of the columns that make batches; ValueError where a value is missing."""
     headers = rows.column("headers")
     _check(headers)
     pairs = cast("pa.StructArray", cast("pa.ListArray[Any]", headers).values)
     _check(pairs)
-    return _Columns(
+    return Columns(
         _fixed(rows.column("seq_num"), 8),
         _fixed(rows.column("timestamp"), 8),
         _fixed(rows.column("arrival"), 8),
@@ -330,7 +312,7 @@ def _check(array: "pa.Array[Any]") -> None:
 
 
 def _memory(buffer: pa.Buffer | None) -> Bytes:
-    return _NO_BYTES if buffer is None else np.frombuffer(memoryview(buffer), np.uint8)
+    return NO_BYTES if buffer is None else np.frombuffer(memoryview(buffer), np.uint8)
 
 
 def _fixed(array: "pa.Array[Any]", width: int) -> Bytes:
@@ -343,7 +325,7 @@ def _binary(array: "pa.Array[Any]") -> tuple[Bytes, Bytes]:
     _check(array)
     _, offsets, data = array.buffers()
     if not len(array):
-        return np.zeros(4, np.uint8), _NO_BYTES
+        return np.zeros(4, np.uint8), NO_BYTES
     return _memory(offsets)[4 * array.offset :], _memory(data)
 
 
@@ -359,14 +341,14 @@ def _kinds_of(kinds: "pa.Array[Any]") -> Bytes:
 
 def _numbers_of(kinds: "pa.Array[Any]") -> Bytes:
     places = pc.index_in(kinds.cast(pa.string()), value_set=_PLAIN)
-    numbers: Bytes = places.fill_null(_NO_KIND).to_numpy().astype(np.uint8)
+    numbers: Bytes = places.fill_null(NO_KIND).to_numpy().astype(np.uint8)
     return numbers
 
 
 def uniform_kinds(kinds: "pa.ChunkedArray[Any]") -> "pa.ChunkedArray[Any]":
     """Return a column of kinds in the dictionary of all kinds; ValueError for any other value."""
     numbers = [_kinds_of(chunk) for chunk in kinds.chunks]
-    if any((chunk == _NO_KIND).any() for chunk in numbers):
+    if any((chunk == NO_KIND).any() for chunk in numbers):
         raise ValueError("a record is of an unknown kind")
     return pa.chunked_array(
         [_kinds_array(chunk) for chunk in numbers], ROWS_SCHEMA.field("kind").type

@@ -5,8 +5,12 @@
     protobuf.py    reading of the wire format
     append.py      AppendInput  ->  stored records
     sequenced.py   stored records  ->  ReadBatch entries
+    json_facts.py  as facts.py, for JSON
+    json_text.py   bytes as the inside of a JSON string
+    to_json.py     stored records  ->  records of a ReadBatch in JSON
     rows_facts.py  as facts.py, for the history
     to_rows.py     stored records  ->  columns of the history
+    from_pages.py  pages of the history's files  ->  columns of the history
     from_rows.py   columns of the history  ->  stored records
     client_facts.py  as facts.py, for clients
     from_read.py   ReadBatch  ->  columns of a client

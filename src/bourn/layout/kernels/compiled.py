@@ -23,7 +23,18 @@ NAMES: Final = (
     "write_append",
     "scan_append",
 )
-HISTORY_NAMES: Final = ("scan_batches", "fill_columns", "plan_groups", "write_groups")
+HISTORY_NAMES: Final = (
+    "scan_batches",
+    "fill_columns",
+    "plan_groups",
+    "write_groups",
+    "scan_pages",
+    "unpack_hybrid",
+    "unpack_delta",
+    "place_plain",
+    "place_lists",
+)
+JSON_NAMES: Final = ("survey_json", "write_json")
 CLIENT_NAMES: Final = ("scan_read", "fill_read", "plan_inputs", "write_input")
 
 
@@ -93,10 +104,27 @@ class HistoryKernels(_Lazy):
     fill_columns: Callable[[Bytes, Words, int, Bytes, Bytes, Bytes, Bytes, Bytes, Bytes], int]
     plan_groups: Callable[..., int]
     write_groups: Callable[..., int]
+    scan_pages: Callable[[Bytes, Words, int, Words], int]
+    unpack_hybrid: Callable[[Bytes, int, int, int, Bytes], int]
+    unpack_delta: Callable[[Bytes, int, Bytes], int]
+    place_plain: Callable[[Bytes, int, Bytes], int]
+    place_lists: Callable[[Bytes, Bytes, int, int, Bytes], int]
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all."""
         return HISTORY_NAMES
+
+
+class JsonKernels(_Lazy):
+    """The kernels of records as JSON."""
+
+    what = "codec of JSON"
+    survey_json: Callable[[Bytes, Bytes, Bytes, int, Bytes], tuple[int, int]]
+    write_json: Callable[[Bytes, Bytes, Bytes, int, Bytes, Bytes, Bytes, Bytes], int]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all."""
+        return JSON_NAMES
 
 
 class ClientKernels(_Lazy):
@@ -119,10 +147,12 @@ def compile_kernel(name: str) -> Any:
 
     from bourn.layout.kernels import (  # noqa: PLC0415  they import numba
         append,
+        from_pages,
         from_read,
         from_rows,
         sequenced,
         to_append,
+        to_json,
         to_rows,
     )
 
@@ -131,8 +161,10 @@ def compile_kernel(name: str) -> Any:
         | sequenced.KERNELS
         | to_rows.KERNELS
         | from_rows.KERNELS
+        | from_pages.KERNELS
         | from_read.KERNELS
         | to_append.KERNELS
+        | to_json.KERNELS
     )[name]
     try:
         return njit(signature, nogil=True, cache=True)(function)

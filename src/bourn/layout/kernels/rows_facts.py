@@ -34,6 +34,25 @@ GROUP_WORDS: Final = 6
 FLAG_COMMANDS: Final = 1
 FLAG_STAMPS: Final = 2  # the timestamps differ
 
+# A row for every page of a Parquet file; the sizes are those of what lies in the file
+PAGE_LEAF: Final = 0  # which of the chunks that were asked for
+PAGE_TYPE: Final = 1
+PAGE_AT: Final = 2  # behind its header
+PAGE_BYTES: Final = 3
+PAGE_RAW_BYTES: Final = 4  # of all of it without compression
+PAGE_COUNT: Final = 5  # of its values, those that are not there included
+PAGE_ENCODING: Final = 6
+PAGE_DEFINITION_BYTES: Final = 7
+PAGE_REPETITION_BYTES: Final = 8
+PAGE_IS_PACKED: Final = 9
+PAGE_WORDS: Final = 10
+
+PAGE_TYPE_DICTIONARY: Final = 2
+PAGE_TYPE_DATA: Final = 3  # of version 2
+
+PAGE_RAW_BYTES_MAX: Final = 1 << 28  # beyond any page of ours
+FOREIGN: Final = -1  # a page is not as our writer makes it
+
 # The associated bytes of encrypted records by algorithm: `sealed.py` draws them.
 NONCE_BYTES_1: Final = 32
 NONCE_BYTES_2: Final = 12
