@@ -10,7 +10,11 @@ import pyarrow as pa
 from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Bucket
 from bourn.clock import ManualClock
+from bourn.engine.history_index import HistoryVersion, Segment
 from bourn.engine.node import Node
+from bourn.layout.history.index import decode_index
+from bourn.layout.history.rows import table_of
+from bourn.layout.history.segment import encode_segment
 from bourn.layout.keys import WAL_PREFIX
 from bourn.model.config import Age, DeleteOnEmpty, StreamConfig
 from bourn.model.record import Record
@@ -32,6 +36,7 @@ from tests.engine.harness import (
     trim,
 )
 from tests.engine.tiering import Pipeline, adopt, live_files
+from tests.layout.history.samples import NAMES, entry_of
 from tests.support import BASIN, STREAM, batch, node_on, read_all, run, with_stream
 
 UNCACHED = EngineSettings(tail_cache_bytes=0, read_cache_bytes=1, encoded_cache_bytes=1)
@@ -439,3 +444,22 @@ def test_storage_is_counted_across_log_and_history(memory: Storage):
             assert sizes()[0] == sizes()[1] + sizes()[2]
 
     memory.run(scenario)
+
+
+def test_a_place_in_the_history_is_found_whatever_was_looked_for_before() -> None:
+    some = batch(*[Record(bytes(40_000))] * 20)
+    entries = [entry_of(some, id_, first) for id_ in (3, 5) for first in (0, 20, 100, 120)]
+    index = decode_index(encode_segment(table_of(entries, NAMES)).index, "history/_index/a.idx")
+    assert len(index.blocks_of(3)) > 2
+    version = HistoryVersion(1, 1, [Segment("history/a.parquet", 1, index)])
+    rng = random.Random(1)
+    wanted = [(rng.choice((2, 3, 5, 6)), rng.randrange(160)) for _ in range(300)]
+    steps = [(id_, seq_num + step) for id_, seq_num in wanted for step in (0, 0, 1)]
+    for stream_id, seq_num in steps:
+        found, block = version.find(stream_id, seq_num), index.find(stream_id, seq_num)
+        if block is None:
+            assert found is None
+        else:
+            assert found is not None
+            assert (found.stream_id, found.first_seq_num) == (stream_id, block.first_seq_num)
+            assert found.end_seq_num == block.last_seq_num + 1

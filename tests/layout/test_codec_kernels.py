@@ -14,10 +14,11 @@ import pytest
 
 import bourn
 from bourn.layout import arrow, codec
-from bourn.layout.history import rows
+from bourn.layout.history import pages, rows
 from bourn.layout.kernels import (
     append,
     compiled,
+    from_pages,
     from_read,
     from_rows,
     memory,
@@ -46,6 +47,8 @@ def test_the_kernels_carry_the_checksum_of_the_helpers_they_were_compiled_with()
     assert checksum == to_rows.HELPERS_CHECKSUM, "write this checksum into to_rows.py"
     checksum = checksum_of("rows_facts.py", "to_rows.py")
     assert checksum == from_rows.HELPERS_CHECKSUM, "write this checksum into from_rows.py"
+    checksum = checksum_of("rows_facts.py", "memory.py")
+    assert checksum == from_pages.HELPERS_CHECKSUM, "write this checksum into from_pages.py"
     checksum = checksum_of("client_facts.py", "append.py")
     assert checksum == from_read.HELPERS_CHECKSUM, "write this checksum into from_read.py"
     checksum = checksum_of("client_facts.py", "facts.py", "memory.py")
@@ -53,12 +56,14 @@ def test_the_kernels_carry_the_checksum_of_the_helpers_they_were_compiled_with()
 
 
 def test_no_other_file_has_code_that_kernels_are_compiled_with() -> None:
-    kernels = {"append.py", "sequenced.py", "to_rows.py", "from_rows.py"}
-    kernels |= {"from_read.py", "to_append.py"}
+    kernels = {"append.py", "sequenced.py", "to_rows.py", "from_rows.py", "from_pages.py"}
+    kernels |= {"from_read.py", "to_append.py", "to_json.py"}
     assert {path.name for path in PACKAGE.glob("*.py")} == {
         *HELPERS,
         "rows_facts.py",
         "client_facts.py",
+        "json_facts.py",
+        "json_text.py",
         *kernels,
         "__init__.py",
         "compiled.py",
@@ -73,7 +78,7 @@ def test_every_kernel_has_one_specialisation_and_takes_no_other() -> None:
         assert len(kernel.signatures) == 1
     rows.warm(said.append)
     for name in compiled.HISTORY_NAMES:
-        kernel = getattr(rows._KERNELS, name)
+        kernel = getattr(pages.KERNELS, name)
         assert len(kernel.signatures) == 1
     arrow.warm(said.append)
     for name in compiled.CLIENT_NAMES:

@@ -227,3 +227,16 @@ def test_a_run_may_end_at_the_last_sequence_number() -> None:
 def test_there_is_no_row_outside(index: int) -> None:
     with pytest.raises(IndexError):
         indexed([FIRST]).row(index)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=6), st.data())
+def test_a_guess_where_a_run_is_never_changes_what_is_found(
+    gaps: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    index, seq_num = RunIndex(), 0
+    for commit, (gap, count) in enumerate(gaps):
+        index.append(seq_num + gap, 5, 5, commit, 0, 1, count, 8, NEVER_S)
+        seq_num += gap + count
+    wanted = data.draw(st.integers(0, seq_num + 2))
+    near = data.draw(st.integers(-2, len(gaps) + 2))
+    assert index.find_seq_near(wanted, near) == index.find_seq(wanted)

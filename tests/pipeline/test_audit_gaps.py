@@ -6,13 +6,14 @@ import pytest
 from bourn.bucket.delta_log import read_table
 from bourn.bucket.memory import MemoryBucket
 from bourn.clock import ManualClock
-from bourn.layout.audits import AuditReport, Violation, decode_audit, encode_audit
+from bourn.layout.audits import AuditReport, Violation, decode_audit
 from bourn.layout.history.delta import (
     Actions,
     delta_key,
     encode_actions,
 )
 from bourn.layout.history.facts import remove_of
+from bourn.layout.reports import encode_report
 from bourn.model.config import BasinConfig
 from bourn.model.record import Record
 from bourn.model.resource import CreateBasin, CreateStream
@@ -201,6 +202,6 @@ def test_reports_come_back_and_others_are_refused():
     report = AuditReport(
         run="0" * 16, started_at_ms=1, violations=[Violation("lost", "k", "w", 1, 2)]
     )
-    assert decode_audit(encode_audit(report), report.key) == report
+    assert decode_audit(encode_report(report), report.key) == report
     with pytest.raises(Exception, match="no report"):
         decode_audit(b"[]", report.key)
