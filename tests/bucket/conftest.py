@@ -13,7 +13,7 @@ from bourn.bucket.port import Bucket
 from bourn.bucket.stores import RemoteOptions, open_s3
 from tests.s3server import NotHere, S3Server, moto_server, versity_server
 
-ADAPTERS = ("memory", "local", "local-portable", "s3-moto", "s3-versity")
+ADAPTERS = ("memory", "local", "local-gentle", "local-portable", "s3-moto", "s3-versity")
 S3_BUCKET = "contract"
 
 _prefixes = itertools.count()
@@ -54,6 +54,8 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
             made = MemoryBucket()
         case "local":
             made = LocalBucket(tmp_path)
+        case "local-gentle":
+            made = LocalBucket(tmp_path, gentle=True)
         case "local-portable":
             made = LocalBucket(tmp_path, nameless=False)
         case _:

@@ -12,7 +12,8 @@ A job is a row of eight int64, filled in by the loop, answered in place:
     +----+--------+---------------+---------------+--------+--------+--------+------+
       0      1           2               3            4        5        6       7
 
-    op      CREATE  data -> a new durable file `name` in the directory
+    op      CREATE  data -> a new durable file `name` in the directory; an offset is the size of
+                    the pieces that go to the disk one by one, with a rest behind each
             READ    bytes [offset, offset + length) of `name` -> the memory at data
             SIZE    nothing but the size of `name`
     name    ends with a NUL byte
@@ -33,6 +34,8 @@ import numpy as np
 import numpy.ma  # numba asks for it at every first call; threads that import it at once fail
 import numpy.typing as npt
 from numba import njit, types
+
+from bourn.limits import PIECE_REST_US
 
 Jobs = npt.NDArray[np.int64]
 _Function = TypeVar("_Function", bound=Callable[..., None])
@@ -61,6 +64,8 @@ _MODE: Final = 0o666  # the umask narrows it
 _AT_FDCWD: Final = -100
 _AT_SYMLINK_FOLLOW: Final = 0x400
 _SEEK_END: Final = os.SEEK_END
+_SYNC_RANGE_AND_WAIT: Final = 7
+_REST_US: Final = PIECE_REST_US
 _EINTR: Final = errno.EINTR
 _TEN: Final = 10
 _ZERO_DIGIT: Final = ord("0")
@@ -93,6 +98,8 @@ _c_openat = _symbol("openat", _int, _int, _address, _int, _int)
 _c_close = _symbol("close", _int, _int)
 _c_fdatasync = _symbol("fdatasync", _int, _int)
 _c_fsync = _symbol("fsync", _int, _int)
+_c_sync_range = _symbol("sync_file_range", _int, _int, _long, _long, types.uint32)
+_c_rest = _symbol("usleep", _int, types.uint32)
 _c_linkat = _symbol("linkat", _int, _int, _address, _int, _address, _int)
 _c_errno = _symbol("__errno_location", _int_pointer)
 
@@ -123,10 +130,19 @@ def _name_descriptor(path: npt.NDArray[np.uint8], descriptor: int) -> None:
 
 @_compiled
 def _write_all(job: Jobs, descriptor: int) -> None:
-    address, left = job[DATA], job[LENGTH]
+    address, left, piece = job[DATA], job[LENGTH], job[OFFSET]
     while left > 0:
-        count = _c_write(descriptor, np.uint64(address), left)
+        size = min(left, piece) if piece > 0 else left
+        count = _c_write(descriptor, np.uint64(address), size)
         if count > 0:
+            if piece > 0 and count < left:
+                # It commits no journal that others wait for, and makes nothing durable; but what
+                # fails here, the sync behind it does not tell again.
+                done = job[LENGTH] - left
+                if _c_sync_range(descriptor, done, count, _SYNC_RANGE_AND_WAIT) != 0:
+                    _fail(job, STEP_SYNC_DATA)
+                    return
+                _c_rest(_REST_US)
             address += count
             left -= count
         elif count == 0 or _c_errno()[0] != _EINTR:

@@ -20,6 +20,7 @@ from bourn.bucket.port import Data, ObjectInfo, check_key, check_listing, check_
 from bourn.bucket.workers import Answer, Workers
 from bourn.errors import BucketError, BucketRefused, BucketUnavailable, ObjectExists, ObjectMissing
 from bourn.limits import (
+    GENTLE_PIECE_BYTES,
     LIST_PAGE_KEYS,
     LOCAL_DIRECTORIES_OPEN_MAX,
     LOCAL_THREADS,
@@ -56,8 +57,9 @@ class LocalBucket:
     """The files below `root`, which is made if it is missing. Opening blocks for a moment.
 
     `threads` bounds how many writes run at once, and how many reads; neither waits for the other.
-    Several processes may use one root. With `nameless` false it takes the way of machines that
-    cannot make files without a name.
+    Several processes may use one root. A `gentle` one puts large objects in pieces, so that others
+    who sync to the same disk need not wait for all of it. With `nameless` false it takes the way of
+    machines that cannot make files without a name.
     """
 
     is_remote: Final = False
@@ -68,6 +70,7 @@ class LocalBucket:
         *,
         threads: int = LOCAL_THREADS,
         syscalls: Syscalls | None = None,
+        gentle: bool = False,
         nameless: bool = True,
     ) -> None:
         if not 1 <= threads <= LOCAL_THREADS_MAX:
@@ -83,6 +86,7 @@ class LocalBucket:
         self._readers = Workers(threads) if nameless and kernel.AVAILABLE else None
         nameless = self._readers is not None and self._disk.makes_nameless_files()
         self._writers = Workers(threads) if nameless else None
+        self._piece_bytes = GENTLE_PIECE_BYTES if gentle else 0
         self._broken = ""
         self._closed = False
 
@@ -197,7 +201,14 @@ class LocalBucket:
         if self._writers is None:
             await self._run(name, self._disk.create, directory, name, data)
         else:
-            _check(await self._writers.create(directory.descriptor, name.encode(), data, directory))
+            created = self._writers.create(
+                directory.descriptor,
+                name.encode(),
+                data,
+                directory,
+                piece_bytes=self._piece_bytes,
+            )
+            _check(await created)
 
     async def _replace(self, directory: Directory, name: str, data: Data) -> None:
         await self._run(name, self._disk.replace, directory, name, data)

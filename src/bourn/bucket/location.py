@@ -40,13 +40,17 @@ class Location(NamedTuple):
         options: RemoteOptions = DEFAULT_OPTIONS,
         *,
         threads: int = LOCAL_THREADS,
+        gentle: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> Bucket:
-        """Open the bucket; what `options` leaves empty comes from `environ`."""
+        """Open the bucket; what `options` leaves empty comes from `environ`.
+
+        `gentle` is for who works in bulk on the disk of a server (`LocalBucket`).
+        """
         if self.scheme == "memory":
             return MemoryBucket()
         if self.scheme == "file":
-            return LocalBucket(Path(self.place), threads=threads)
+            return LocalBucket(Path(self.place), threads=threads, gentle=gentle)
         if self.scheme == "s3":
             options = options.with_environment(environ)
         return _REMOTE[self.scheme](self.place, self.prefix, options)

@@ -85,12 +85,17 @@ class Workers:
             thread.start()
 
     def create(
-        self, directory: int, name: bytes, data: Data, kept: object
+        self, directory: int, name: bytes, data: Data, kept: object, *, piece_bytes: int = 0
     ) -> asyncio.Future[Answer]:
-        """Create a durable file in the open directory; `kept` owns the directory's descriptor."""
+        """Create a durable file in the open directory; `kept` owns the directory's descriptor.
+
+        Where `piece_bytes` is given, it goes to the disk in such pieces, with a rest behind each.
+        """
         view = np.frombuffer(data, np.uint8) if len(data) else None
         address = 0 if view is None else view.ctypes.data
-        return self._submit(kernel.CREATE, directory, name, address, len(data), 0, (view, kept))
+        return self._submit(
+            kernel.CREATE, directory, name, address, len(data), piece_bytes, (view, kept)
+        )
 
     def size(self, directory: int, name: bytes, kept: object) -> asyncio.Future[Answer]:
         """Find out how long a file is."""
