@@ -3,7 +3,8 @@
 python -m bench.load [--edge native|asgi] [--followers N] [--sessions N] [--seconds S]
                      [--attack-seconds S] [--only NAME …]
 
-Exit code 1: a client saw an error, or somebody waited longer than the limit during an attack.
+Exit code 1: a client saw an error, or the server let somebody wait longer than the limit during an
+attack. `probe` says how that is measured, and what is not laid to the server.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import orjson
 from bench.engine import report
 from bench.load import crowds, probe
 from bench.load.attacker import NOTHING, Attacker
-from bench.load.target import Server, Watch, serving
+from bench.load.target import Server, Watch, apart, serving
 from bourn.limits import MIB
 from tests.hostile.attacks import ATTACKS, CLOCK
 
@@ -45,9 +46,10 @@ def main() -> int:
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode(), flush=True)
     names = [name for name in (NOTHING, *ATTACKS) if not options.only or name in options.only]
     figures["attacks"] = {name: _attacked(name, options) for name in names}
+    attacks = figures["attacks"]
+    slow = [name for name, found in attacks.items() if found["own_ms"]["max"] > WAIT_MS_MAX]
+    errors += sum(found["errors"] for found in attacks.values())
     _keep(figures, options)
-    slow = [n for n, found in figures["attacks"].items() if found["wait_ms"]["max"] > WAIT_MS_MAX]
-    errors += sum(found["errors"] for found in figures["attacks"].values())
     print(f"{errors} errors; waits above {WAIT_MS_MAX:.0f} ms: {', '.join(slow) or 'none'}")
     return 1 if errors or slow else 0
 
@@ -67,11 +69,11 @@ def _options() -> argparse.Namespace:
 
 def _attacked(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Attack a fresh server, and measure what others wait for meanwhile."""
-    with serving(options.edge) as server:
+    with apart() as cores, serving(options.edge, cores) as server:
         target = probe.prepared(server.port, HISTORY_MIB if name == "deaf_followers" else 4)
         before = server.memory_bytes()
         with Watch(server) as watch, Attacker(name, target) as attacker:
-            waits, errors = asyncio.run(probe.waits(target, options.attack_seconds))
+            waits, errors = probe.Prober(server, target).run(options.attack_seconds)
         after = _settled(server)
     found = {
         **waits,

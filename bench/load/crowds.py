@@ -26,7 +26,7 @@ DRAIN_SECS: Final = 30.0
 
 def measure(server: Server, options: argparse.Namespace) -> dict[str, Any]:
     """Open both crowds, let them run, and say what they saw and what the server held."""
-    asyncio.run(_prepare(server.port))
+    _prepare(server.port)
     before = server.memory_bytes()
     pipes = [multiprocessing.Pipe() for _ in range(2)]
     crowds = [
@@ -61,11 +61,11 @@ def measure(server: Server, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-async def _prepare(port: int) -> None:
+def _prepare(port: int) -> None:
     client = Client(port)
-    await client.call("PUT", f"/v1/basins/{BASIN}")
+    client.call("PUT", f"/v1/basins/{BASIN}")
     for name in (FOLLOWED, *STREAMS):
-        await client.call("PUT", f"/v1/streams/{name}")
+        client.call("PUT", f"/v1/streams/{name}")
     client.close()
 
 

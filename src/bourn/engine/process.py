@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 GC_THRESHOLDS: Final = (50_000, 20, 100)
 M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
+M_ARENA_MAX: Final = -8
+ARENAS_MIN: Final = 2
 MMAP_THRESHOLD_BYTES: Final = 32 << 20  # the most that glibc takes
 TRIM_THRESHOLD_BYTES: Final = 128 << 20
 OPEN_FILES_MAX: Final = 1 << 20
@@ -25,6 +27,17 @@ PR_SET_PDEATHSIG: Final = 1
 MADV_DONTNEED: Final = 4
 COMPILER: Final = "libllvmlite"  # not used once the kernels are loaded, and 60 MB of pages
 PARENT_POLL_SECS: Final = 0.5
+
+
+def share_heaps() -> None:
+    """Have threads share a few heaps, before there are any: what one lets go, another can use.
+
+    Each would keep hundreds of MiB for itself otherwise, of large texts that were written once.
+    """
+    try:
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, max(ARENAS_MIN, os.cpu_count() or 0))
+    except (OSError, AttributeError):
+        log.debug("this C library has no mallopt")
 
 
 def tune_process() -> None:

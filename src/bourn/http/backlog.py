@@ -2,7 +2,8 @@
 
 A client that reads slowly holds one piece of its answer; thousands that read nothing would hold
 all memory. Beyond the bound, those that have stalled the longest are cut off: they can come back
-and go on where they were.
+and go on where they were. Who has only just begun is spared, unless so many begin at once that
+twice the bound is reached.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,26 +33,39 @@ class Backlog:
         self.cut_count = 0
 
     @contextmanager
-    def held(self, size_bytes: int, cut: Callable[[], None]) -> Iterator[None]:
+    def held(self, size_bytes: int, cut: Callable[[], None]) -> Iterator[Waiting]:
         """Count a piece while it is being sent; `cut` ends its connection."""
+        piece = self.hold(size_bytes, cut)
+        try:
+            yield piece
+        finally:
+            self.drop(piece)
+
+    def hold(self, size_bytes: int, cut: Callable[[], None]) -> Waiting:
+        """Count a piece until it is dropped; `cut` ends its connection."""
         piece = Waiting(self._now(), size_bytes, cut)
         self._waiting[id(piece)] = piece
         self.bytes_held += size_bytes
         if self.bytes_held > self._bytes_max:
             self._relieve(piece.since)
-        try:
-            yield
-        finally:
-            self._drop(piece)
+        return piece
+
+    def took(self, piece: Waiting) -> None:
+        """Take note that the client has taken a part of a piece: it has not stalled."""
+        if self._waiting.pop(id(piece), None) is not None:
+            piece.since = self._now()
+            self._waiting[id(piece)] = piece
 
     def _relieve(self, now: float) -> None:
         for piece in list(self._waiting.values()):
-            if self.bytes_held <= self._bytes_max or now - piece.since < BACKLOG_STALL_SECS:
+            is_new = now - piece.since < BACKLOG_STALL_SECS
+            if self.bytes_held <= (2 * self._bytes_max if is_new else self._bytes_max):
                 return
-            self._drop(piece)
+            self.drop(piece)
             self.cut_count += 1
             piece.cut()
 
-    def _drop(self, piece: Waiting) -> None:
+    def drop(self, piece: Waiting) -> None:
+        """Count a piece no more; harmless where it is not counted by now."""
         if self._waiting.pop(id(piece), None) is not None:
             self.bytes_held -= piece.size_bytes
