@@ -7,6 +7,7 @@ from bourn.bucket.port import Bucket
 from bourn.clock import ManualClock
 from bourn.engine.committer import PIPELINE_BYTES
 from bourn.engine.node import Node
+from bourn.errors import BournError, OutcomeUnknown
 from bourn.layout.keys import WAL_PREFIX
 from bourn.model.record import AppendAck
 from bourn.model.resource import CreateStream
@@ -222,3 +223,61 @@ def test_what_was_admitted_is_durable_when_a_drain_returns(storage: Storage) -> 
             await soon(node.term.committer.drain())  # nothing to wait for
 
     storage.run(scenario)
+
+
+class Told:
+    """Waits for acks by plain calls."""
+
+    def __init__(self) -> None:
+        self.acks: list[AppendAck] = []
+        self.errors: list[BournError] = []
+
+    def acked(self, ack: AppendAck) -> None:
+        self.acks.append(ack)
+        if len(self.acks) == 1:
+            raise ValueError("one that fails harms no other")
+
+    def failed(self, error: BournError) -> None:
+        self.errors.append(error)
+
+
+def test_who_waits_by_a_call_is_told_in_order_and_only_when_it_is_durable(
+    storage: Storage,
+) -> None:
+    async def scenario(bucket: Bucket) -> None:
+        async with gated_node(bucket) as (gated, node):
+            await with_stream(node)
+            gated.shut = True
+            told = Told()
+            for _ in range(3):
+                assert node.append_now(BASIN, STREAM, batch(b"x"), None, None, told) is True
+            future = begun(node, b"y")
+            await gated.until_held(1)
+            await turns(20)
+            assert not told.acks
+            gated.open()
+            last = await soon(future)
+            await eventually(lambda: len(told.acks) == 3)
+            assert [ack.start.seq_num for ack in told.acks] == [0, 1, 2]
+            assert last.start.seq_num == 3
+            assert not told.errors
+
+    storage.run(scenario)
+
+
+def test_who_waits_by_a_call_hears_that_the_outcome_is_unknown(memory: Storage) -> None:
+    async def scenario(bucket: Bucket) -> None:
+        async with gated_node(bucket) as (gated, node):
+            await with_stream(node)
+            gated.shut = True
+            told = Told()
+            assert node.append_now(BASIN, STREAM, batch(b"x"), None, None, told) is True
+            await gated.until_held(1)
+            node.term.committer.fail(OutcomeUnknown("the disk is gone"))
+            await eventually(lambda: len(told.errors) == 1)
+            assert isinstance(told.errors[0], OutcomeUnknown)
+            gated.open()
+            await turns(20)
+            assert not told.acks
+
+    memory.run(scenario)

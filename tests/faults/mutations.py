@@ -1,5 +1,6 @@
 """The engine with one rule broken: whoever checks promises must notice each of these."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -29,9 +30,12 @@ def ack_before_durable(patch: pytest.MonkeyPatch) -> None:
         groups: list[Group] = list(self._open.groups.values())
         close_open(self)
         for group in groups:
-            for future, start, end in group.replies:
-                if not future.done():
-                    future.set_result(AppendAck(start, end, group.end))
+            for reply, start, end in group.replies:
+                ack = AppendAck(start, end, group.end)
+                if not isinstance(reply, asyncio.Future):
+                    reply.acked(ack)
+                elif not reply.done():
+                    reply.set_result(ack)
 
     patch.setattr(Committer, "_close_open", closing)
 

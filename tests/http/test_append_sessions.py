@@ -9,10 +9,10 @@ import pytest
 import zstandard
 
 from bourn.clock import SystemClock
+from bourn.http.append_session import UNACKED_INPUTS_MAX, AppendSession
 from bourn.http.auth import Principal
 from bourn.http.draining import Draining
-from bourn.http.exchange import Headers
-from bourn.http.sessions import UNACKED_INPUTS_MAX, AppendSession
+from bourn.http.exchange import Headers, Intake
 from bourn.http.telemetry import Telemetry
 from bourn.limits import MIB
 from tests.http.clients import SESSION, Api, Call, H1Call, rest_of
@@ -356,6 +356,7 @@ class Deaf:
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None: ...
     async def start(self, status: int, headers: Headers) -> None: ...
+    def feed(self, intake: Intake | None) -> None: ...
     def pusher(self) -> None: ...
     async def finish(self) -> None: ...
     async def gone(self) -> None: ...

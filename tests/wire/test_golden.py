@@ -21,6 +21,7 @@ from bourn.wire.compression import Compression
 from bourn.wire.frames import Frame, FrameParser, encode_frame, encode_terminal
 from bourn.wire.json import Format
 from bourn.wire.json_input import JsonAppendInput, decode_append_input
+from tests.layout.read_batches import encode_read_batch
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -55,9 +56,9 @@ texts = {
     "position": json.encode_position(TAIL),
     "tail": json.encode_tail(ZERO),
     "ack": json.encode_append_ack(ACK),
-    "batch": json.encode_read_batch(RECORDS, None, Format.RAW),
-    "batch in base64": json.encode_read_batch(RECORDS, TAIL, Format.BASE64),
-    "empty batch": json.encode_read_batch([], None, Format.RAW),
+    "batch": encode_read_batch(RECORDS, None, Format.RAW),
+    "batch in base64": encode_read_batch(RECORDS, TAIL, Format.BASE64),
+    "empty batch": encode_read_batch([], None, Format.RAW),
     "seq_num mismatch": json.encode_seq_num_mismatch(7),
     "fencing token mismatch": json.encode_fencing_token_mismatch("é"),
     "error": json.encode_error("invalid", "record batch must not be empty"),

@@ -16,7 +16,7 @@ from bourn.limits import U64_MAX
 from bourn.model.record import Record, command_of, fence_record, metered_bytes, trim_record
 from bourn.wire import json_check, json_input, json_kernel, json_words
 from bourn.wire.json import Format
-from bourn.wire.json_input import JsonAppendInput, decode_append_input
+from bourn.wire.json_input import JsonAppendInput, decode_append_input, plain_body
 
 RAW, BASE64 = Format
 
@@ -655,3 +655,35 @@ def test_a_large_text_of_unknown_members_is_an_input() -> None:
     numbers = "-0," * 50_000
     decoded = decode(f'{{"records":[{{"timestamp":0,"x":[{numbers}1]}}],"match_seq_num":3}}')
     assert decoded == JsonAppendInput([Record(timestamp=0)], 3, None)
+
+
+# One plain record
+
+
+@given(st.text(st.characters(max_codepoint=0x100) | st.sampled_from('"\\\x00\x1f\x7f{}[]:,')))
+@example("")
+@example('"}]}')
+@example('x"},{"body":"y')
+def test_a_plain_record_is_what_the_whole_reader_makes_of_it(text: str) -> None:
+    body = f'{{"records":[{{"body":"{text}"}}]}}'.encode()
+    found = plain_body(body)
+    if text.isascii() and text.isprintable() and not {'"', "\\"} & set(text):
+        assert found is not None
+    if found is not None:
+        assert decode_append_input(body, Format.RAW) == ([Record(found)], None, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"records":[{"body":"}]}',  # the quotes at both ends are one
+        b'{"records":[{"body":"x"}]} ',
+        b'{"records":[{"body":"x"},{"body":"y"}]}',
+        b'{"records":[{"body":"\xc3\xa4"}]}',
+        b'{"records":[{"body":"\\n"}]}',
+        b'{"records":[{"body":"\n"}]}',
+        b"",
+    ],
+)
+def test_what_is_not_one_plain_record_is_left_to_the_whole_reader(body: bytes) -> None:
+    assert plain_body(body) is None

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from bourn.errors import BadHeader
 from bourn.limits import U64_MAX
 from bourn.model.record import SequencedRecord, StreamPosition, metered_bytes
-from bourn.wire.json import Format, encode_error, encode_read_batch
+from bourn.wire.json import Format, encode_error
 from bourn.wire.sse import DONE, EventId, encode_batch, encode_ping, parse_event_id
 from bourn.wire.sse import encode_error as encode_error_event
+from tests.layout.read_batches import encode_read_batch
 
 TAIL = StreamPosition(1042, 1_700_000_000_000)
 

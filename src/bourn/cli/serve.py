@@ -33,11 +33,12 @@ from bourn.cli.supervise_plan import NoPipeline, plan_pipeline
 from bourn.cli.tls import server_context
 from bourn.clock import SystemClock
 from bourn.engine.node import Node
-from bourn.engine.process import leave_out_pandas, tune_process
+from bourn.engine.process import leave_out_pandas, share_heaps, tune_process
 from bourn.errors import BadName, BournError, BucketRefused
+from bourn.http import lane_kernel
 from bourn.http.app import App
 from bourn.http.native import NativeServer
-from bourn.layout import codec
+from bourn.layout import codec, json_records
 from bourn.layout.history import rows
 from bourn.model import names
 from bourn.settings import ServeSettings
@@ -61,6 +62,7 @@ class Plan(NamedTuple):
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal asks to stop; returns the exit code."""
+    share_heaps()
     plan = make_plan(load_settings(arguments, os.environ, Path.cwd()))
     leave_out_pandas()
     if plan.settings.edge == "asgi":
@@ -204,7 +206,9 @@ async def _open_bucket(location: Location, clock: SystemClock) -> Bucket:
             # In threads, because the loop must hear a signal meanwhile.
             await asyncio.to_thread(codec.warm, render.note)
             await asyncio.to_thread(json_check.warm, render.note)
+            await asyncio.to_thread(json_records.warm, render.note)
             await asyncio.to_thread(rows.warm, render.note)
+            await asyncio.to_thread(lane_kernel.load)
             return await asyncio.to_thread(location.open)
     except BucketRefused as error:
         raise Misused(f"cannot open the bucket: {error.message}") from None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from bourn.catalog.streams import AutoCreateOn
 from bourn.engine.accounts import Accounts
 from bourn.engine.appender import Appender
+from bourn.engine.committer import AckWaiter
 from bourn.engine.room import BATCH_ROOM_BYTES_MIN, room_of
 from bourn.engine.sealing import Sealer, sealer_for
 from bourn.errors import RequestError, Unavailable
@@ -62,24 +63,26 @@ class Appends(Accounts):
         batch: RecordBatch,
         match_seq_num: int | None,
         fencing_token: str | None,
-    ) -> asyncio.Future[AppendAck] | None:
-        """Append where nothing has to be waited for or made before; None where `append` must.
+        waiter: AckWaiter,
+    ) -> asyncio.Future[AppendAck] | bool:
+        """Append where nothing has to be waited for or made before; False where `append` must.
 
-        The future is for `settled_append` where it fails.
+        The waiter is told the ack. A future is a refusal, for `settled_append`.
         """
         term = self._term
         stream = None if term is None else term.find(basin, name)
         if term is None or stream is None:
-            return None
+            return False
         row = stream.row
         if row.deleted_at_ms is not None or row.cipher is not None:
-            return None
+            return False
         if not term.room.try_take(room_of(batch.payload)):
-            return None
+            return False
         try:
-            return term.submit(stream, batch, match_seq_num, fencing_token)
+            refused = term.submit_for(waiter, stream, batch, match_seq_num, fencing_token)
         except Unavailable:
-            return None
+            return False
+        return True if refused is None else refused
 
     async def settled_append(self, ack: asyncio.Future[AppendAck]) -> AppendAck:
         """Wait for an append; a refusal is told by who leads."""

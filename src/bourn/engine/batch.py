@@ -71,7 +71,7 @@ class ReadBatch:
         ]
 
     def records(self) -> list[SequencedRecord]:
-        """The records one by one, for formats that have no batches."""
+        """The records one by one, for whoever looks at them singly."""
         return [
             record
             for entry, start, stop in self.slices

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -31,12 +31,27 @@ from bourn.layout.entry import BATCH_OVERHEAD_BYTES, Entry
 from bourn.layout.keys import LogPosition, wal_key
 from bourn.log.acks import Durability
 from bourn.log.sequencer import Admitted, StreamState
-from bourn.model.record import AppendAck, StreamPosition
+from bourn.model.record import AppendAck, StreamPosition, new_ack
 from bourn.settings import EngineSettings
 
 log = logging.getLogger(__name__)
 
 PIPELINE_BYTES: Final = 256 * 1024  # an open commit earns another put in flight per this much
+
+
+class AckWaiter(Protocol):
+    """Who waits for an ack by a plain call: on the loop, in the order of admission."""
+
+    def acked(self, ack: AppendAck) -> None:
+        """The batch is durable."""
+        ...
+
+    def failed(self, error: BournError) -> None:
+        """The log has stopped: nobody knows what became of the batch."""
+        ...
+
+
+Reply = asyncio.Future[AppendAck] | AckWaiter
 
 
 class Group(msgspec.Struct, gc=False, eq=False):
@@ -46,7 +61,7 @@ class Group(msgspec.Struct, gc=False, eq=False):
     state: StreamState  # behind the last batch
     end: StreamPosition  # the same, as readers see it
     entries: list[Entry]
-    replies: list[tuple[asyncio.Future[AppendAck], StreamPosition, StreamPosition]]
+    replies: list[tuple[Reply, StreamPosition, StreamPosition]]
 
 
 class PendingCommit:
@@ -131,22 +146,25 @@ class Committer:
         """How many puts are under way, or done behind one that is not."""
         return self._durability.in_flight
 
-    def add(self, stream: Stream, entry: Entry, admitted: Admitted) -> asyncio.Future[AppendAck]:
-        """Let an admitted batch join the open commit; the future is its ack.
+    def add(self, stream: Stream, entry: Entry, admitted: Admitted, reply: Reply) -> None:
+        """Let an admitted batch join the open commit; its ack goes to the future or the waiter.
 
         The caller has taken room for the batch; from here on the commit gives it back.
         """
         if self.failed is not None:
             raise Unavailable(f"the log is not writable: {self.failed.message}")
         commit = self._open
+        end = admitted.end
         group = commit.groups.get(stream.id)
         if group is None:
-            group = commit.groups[stream.id] = Group(stream, admitted.state, admitted.end, [], [])
-        future: asyncio.Future[AppendAck] = self._loop.create_future()
-        group.entries.append(entry)
-        group.replies.append((future, admitted.start, admitted.end))
-        group.state = admitted.state
-        group.end = admitted.end
+            commit.groups[stream.id] = Group(
+                stream, admitted.state, end, [entry], [(reply, admitted.start, end)]
+            )
+        else:
+            group.entries.append(entry)
+            group.replies.append((reply, admitted.start, end))
+            group.state = admitted.state
+            group.end = end
         size_bytes = len(entry.payload)
         commit.bytes += size_bytes + BATCH_OVERHEAD_BYTES
         if size_bytes < BATCH_ROOM_BYTES_MIN:  # noqa: PLR1730  as `room_of`, which takes a call
@@ -159,7 +177,6 @@ class Committer:
             or commit.reserved >= self._split_bytes
         ):
             self._arm()
-        return future
 
     def add_change(self, change: bytes) -> int:
         """Let a catalog change join the open commit; returns the commit's ordinal."""
@@ -287,13 +304,19 @@ class Committer:
         self.commits += 1
         self._state.durable_ordinal = commit.ordinal + 1
         self._tail_cache.add(commit.ordinal, commit.bytes, commit.groups.items())
+        told: list[tuple[AckWaiter, AppendAck]] = []
         for group in commit.groups.values():
             tail = group.end
             group.stream.publish(tail, group.state.trim_point)
-            for future, start, end in group.replies:
-                if not future.done():
-                    future.set_result(AppendAck(start, end, tail))
+            for reply, start, end in group.replies:
+                ack = new_ack((start, end, tail))
+                if not isinstance(reply, asyncio.Future):
+                    told.append((reply, ack))
+                elif not reply.done():
+                    reply.set_result(ack)
             group.replies.clear()
+        if told:
+            self._loop.call_soon(_tell, told)  # once for all, and behind all that is done here
         for waiter in commit.waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -314,8 +337,11 @@ class Committer:
         commits = [*self._commits.values(), self._open]
         for commit in commits:
             for group in commit.groups.values():
-                for future, _, _ in group.replies:
-                    _refuse(future, error)
+                for reply, _, _ in group.replies:
+                    if isinstance(reply, asyncio.Future):
+                        _refuse(reply, error)
+                    else:
+                        self._loop.call_soon(reply.failed, _unknown(error))
             for waiter in commit.waiters:
                 _refuse(waiter, error)
 
@@ -332,8 +358,19 @@ class Committer:
 
 def _refuse(future: "asyncio.Future[AppendAck] | asyncio.Future[None]", error: BournError) -> None:
     if not future.done():
-        if isinstance(error, Fenced):
-            future.set_exception(OutcomeUnknown(f"another writer took over: {error.message}"))
-        else:
-            future.set_exception(OutcomeUnknown(f"the outcome is unknown: {error.message}"))
+        future.set_exception(_unknown(error))
         future.exception()  # a client may have gone; its future must not warn
+
+
+def _unknown(error: BournError) -> OutcomeUnknown:
+    if isinstance(error, Fenced):
+        return OutcomeUnknown(f"another writer took over: {error.message}")
+    return OutcomeUnknown(f"the outcome is unknown: {error.message}")
+
+
+def _tell(told: list[tuple[AckWaiter, AppendAck]]) -> None:
+    for waiter, ack in told:
+        try:
+            waiter.acked(ack)
+        except Exception:
+            log.exception("an ack could not be told")

@@ -16,6 +16,7 @@ from bourn.engine.batch import ReadBatch
 from bourn.engine.reader import Collected
 from bourn.engine.stream import Stream
 from bourn.engine.term import Term
+from bourn.engine.trailing import Trailer
 from bourn.log.cursor import (
     Cursor,
     Exhausted,
@@ -71,6 +72,7 @@ class Read:
         self._request = request
         self._cursor = cursor  # None: the limits leave room for nothing
         self._wait = TailWait(stream, term.clock)
+        self._trailer = Trailer(stream, term.clock)
         stream.users += 1
 
     def __enter__(self) -> Self:
@@ -82,6 +84,7 @@ class Read:
     def close(self) -> None:
         """Let go of the stream."""
         self._wait.close()
+        self._trailer.close()
         self._stream.users -= 1
 
     @property
@@ -137,6 +140,7 @@ class Read:
                 if collected.batch.slices:
                     live = await self._mark_live(collected, live=live)
                     yield collected.batch
+                    self._trailer.delivered(collected.batch, cursor.position)
                     wait = wait.delivered(self._now_ms())
                     heard_at = self._now()
                     heartbeat_at = heard_at + rng.uniform(*HEARTBEAT_SECS)
@@ -145,6 +149,7 @@ class Read:
                 continue
             if not may_follow(self._request):
                 return
+            self._trailer.at_tail()
             wait = wait.at_tail(self._now_ms())
             if wait.expired(self._now_ms()):
                 return

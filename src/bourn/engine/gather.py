@@ -45,6 +45,7 @@ class Gather:
         self._records = 0
         self._metered_bytes = 0
         self.position = position
+        self.near = 0  # which run is probably next; whoever looks there makes sure
 
     @property
     def is_empty(self) -> bool:
@@ -74,46 +75,60 @@ class Gather:
 
         Where numbers are left out between them, the records are gone for good.
         """
+        end = self._end
         for entry in entries:
-            if entry.end_seq_num <= self.position:
+            first = entry.first_seq_num
+            if first + entry.count <= self.position:
                 continue
-            self.position = min(max(self.position, entry.first_seq_num), self._end)
-            if self.position == self._end:
+            if first > self.position:
+                self.position = min(first, end)
+            if self.position == end:
                 break
-            if entry.is_expired(now_ms):
-                self.position = min(entry.end_seq_num, self._end)
-            elif not self._take(entry):
+            if entry.retention_secs and entry.is_expired(now_ms):
+                self.position = min(first + entry.count, end)
+            elif not (self._takes_whole(entry) or self._take(entry)):
                 return True
         return False
 
+    def _takes_whole(self, entry: Entry) -> bool:
+        """Take a batch, if all of it is wanted and fits."""
+        first, count, metered_bytes = entry.first_seq_num, entry.count, entry.metered_bytes
+        bound = sequenced_size_bound(metered_bytes, count, entry.header_count)
+        if (
+            self.position != first
+            or first + count > self._end
+            or bound > self._encoded_left
+            or not self._room.takes_whole(count, metered_bytes, entry.last_timestamp)
+        ):
+            return False
+        self._slices.append(EntrySlice(entry, 0, count))
+        self._spend(count, metered_bytes, bound)
+        self.position = first + count
+        return True
+
     def _take(self, entry: Entry) -> bool:
+        """Take what fits of a batch; whether that is all that is there."""
         start = self.position - entry.first_seq_num
         count = min(entry.count, self._end - entry.first_seq_num)
         room = self._room
-        bound = sequenced_size_bound(entry.metered_bytes, entry.count, entry.header_count)
-        if (
-            start == 0
-            and count == entry.count
-            and bound <= self._encoded_left
-            and room.takes_whole(entry.count, entry.metered_bytes, entry.last_timestamp)
-        ):
-            stop, metered_bytes = entry.count, entry.metered_bytes
-        else:
-            most = min(room.records, count - start)
-            stop, metered_bytes = self._cut(entry, start, most, self._encoded_left)
-            if stop == start and not self._slices and room.records:
-                # One record may encode to more than a frame; it is not the read's limits that
-                # exclude it, and formats without frames can still deliver it.
-                stop, metered_bytes = self._cut(entry, start, 1, 4 * ENCODED_BATCH_BYTES_MAX)
-            bound = sequenced_size_bound(metered_bytes, stop - start, entry.header_count)
+        most = min(room.records, count - start)
+        stop, metered_bytes = self._cut(entry, start, most, self._encoded_left)
+        if stop == start and not self._slices and room.records:
+            # One record may encode to more than a frame; it is not the read's limits that
+            # exclude it, and formats without frames can still deliver it.
+            stop, metered_bytes = self._cut(entry, start, 1, 4 * ENCODED_BATCH_BYTES_MAX)
         if stop > start:
+            bound = sequenced_size_bound(metered_bytes, stop - start, entry.header_count)
             self._slices.append(EntrySlice(entry, start, stop))
-            self._records += stop - start
-            self._metered_bytes += metered_bytes
-            self._encoded_left -= bound
-            self._room = room.spend(stop - start, metered_bytes)
+            self._spend(stop - start, metered_bytes, bound)
             self.position = entry.first_seq_num + stop
         return stop == count
+
+    def _spend(self, records: int, metered_bytes: int, bound: int) -> None:
+        self._records += records
+        self._metered_bytes += metered_bytes
+        self._encoded_left -= bound
+        self._room = self._room.spend(records, metered_bytes)
 
     def _cut(
         self, entry: Entry, start: int, records_max: int, encoded_bytes_max: int
@@ -145,5 +160,8 @@ class Gather:
     def collected(self, encoded: EncodedBatches, *, full: bool) -> Collected:
         """Close the batch. One that is full and empty: the read's own limits say no."""
         after = advance(self._cursor, self._records, self._metered_bytes, self.position)
-        batch = ReadBatch(tuple(self._slices), self._records, self._metered_bytes, encoded)
-        return Collected(batch, after, full and not self._slices)
+        return Collected(self.batch(encoded), after, full and not self._slices)
+
+    def batch(self, encoded: EncodedBatches) -> ReadBatch:
+        """Return what was taken."""
+        return ReadBatch(tuple(self._slices), self._records, self._metered_bytes, encoded)

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 MINUTES_CAUGHT_UP_MAX: Final = 60  # of sessions, where nobody counted for long: it slept
 
+_READ_OPS: Final = UsageSet.READ_OPS.value
+_READ_THROUGHPUT: Final = UsageSet.READ_THROUGHPUT.value
+
 Counts = dict[tuple[int, str], int]  # by minute and label
 
 
@@ -45,8 +48,10 @@ class Meter:
 
     def read_unary(self, basin: str, metered_bytes: int) -> None:
         """Count a read that was answered, and what it delivered."""
-        self.count(basin, UsageSet.READ_OPS, UNARY)
-        self.delivered(basin, metered_bytes)
+        minute = self._clock.now_ms() // MINUTE_MS
+        self._add(minute, basin, _READ_OPS, UNARY, 1)
+        if metered_bytes:
+            self._add(minute, basin, _READ_THROUGHPUT, METERED_BYTES, metered_bytes)
 
     def delivered(self, basin: str, metered_bytes: int) -> None:
         """Count bytes that were handed to a reader's connection."""

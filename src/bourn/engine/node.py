@@ -27,12 +27,14 @@ from bourn.catalog.streams import (
 from bourn.engine.appends import Appends
 from bourn.engine.batch import ReadBatch
 from bourn.engine.follower import Read, open_read
+from bourn.engine.glance import Glance, Sight
 from bourn.engine.lifecycle import NodeState
 from bourn.engine.quotas import check_quota
 from bourn.engine.sealing import Opener, opener_for
+from bourn.engine.stream import Stream
 from bourn.engine.term import Term
 from bourn.errors import BasinNotFound, BournError
-from bourn.log.cursor import ReadRequest
+from bourn.log.cursor import ReadRequest, open_cursor, plan_start, settle_start
 from bourn.model.config import BasinConfig, ResolvedStreamConfig, StreamConfig
 from bourn.model.keys import NO_KEY, CustomerKey
 from bourn.model.names import list_limit
@@ -241,6 +243,49 @@ class Node(Appends):
         with read:
             batch = await read.one()
         return batch if opener is None else opener.open(batch)
+
+    def read_now(self, basin: str, name: str, request: ReadRequest) -> Glance | None:
+        """Read one batch out of memory, where nothing has to be waited for or made before.
+
+        None where `read` must say what there is, or what is wrong. The request is a `unary` one
+        that does not wait.
+        """
+        term = self._term
+        stream = None if term is None else self._seen(term, basin, name)
+        if term is None or stream is None:
+            return None
+        now_ms, tail = self._clock.now_ms(), stream.tail
+        try:
+            start = plan_start(request, tail)
+            if not isinstance(start, int):
+                return None
+            cursor = open_cursor(request, settle_start(request, start, tail))
+            batch = term.reader.collect_now(stream, cursor, now_ms)
+        except BournError:
+            return None
+        return None if batch is None else Glance(batch, stream, tail, stream.trim_point, now_ms)
+
+    def still_holds(self, sight: Sight, basin: str, name: str) -> bool:
+        """Whether a read would give again what it gave, and would be allowed to."""
+        term = self._term
+        stream = None if term is None else self._seen(term, basin, name)
+        return (
+            stream is sight.stream
+            and stream.tail is sight.tail
+            and stream.trim_point == sight.trim_point
+            and sight.from_ms <= self._clock.now_ms() < sight.until_ms
+        )
+
+    def _seen(self, term: Term, basin: str, name: str) -> Stream | None:
+        """Return a stream that may be read here and now, by anybody; else None."""
+        housekeeping = self._housekeeping
+        if housekeeping is None or not housekeeping.is_fresh():
+            return None
+        stream = term.find(basin, name)
+        if stream is None or stream.created_commit >= term.committer.durable_ordinal:
+            return None
+        row = stream.row
+        return None if row.deleted_at_ms is not None or row.cipher is not None else stream
 
     @asynccontextmanager
     async def read_session(

@@ -14,6 +14,7 @@ import numpy as np
 
 from bourn.bucket.port import Bucket
 from bourn.clock import Clock
+from bourn.engine.batch import ReadBatch
 from bourn.engine.fetches import Fetches, Part, key_of
 from bourn.engine.gather import Collected, Gather
 from bourn.engine.history import History
@@ -74,18 +75,40 @@ class LogReader(Fetches):
                 break  # what was found before it is whole; the next read meets it again
         return gather.collected(self._encoded, full=full)
 
+    def collect_now(self, stream: Stream, cursor: Cursor, now_ms: int) -> ReadBatch | None:
+        """As `collect`, out of memory alone; None where something has to be fetched."""
+        end = stream.tail.seq_num
+        position = max(cursor.position, min(stream.trim_point, end))
+        gather = Gather(cursor, position, end, is_sealed=stream.row.cipher is not None)
+        full = False
+        while gather.position < end and not full and not gather.is_sated:
+            part = self._next_part(stream, gather, end, now_ms)
+            if part is not None:
+                entries = self._held(stream, part)
+                if entries is None:
+                    return None
+                full = gather.take_run(entries, now_ms)
+        return gather.batch(self._encoded)
+
+    def _next_part(self, stream: Stream, gather: Gather, end: int, now_ms: int) -> Part | None:
+        """Return the part to take from next; None where there is none, or it was stepped over."""
+        part = self._part_at(stream, gather, end)
+        if part is None or part.first_seq_num >= end:
+            gather.position = end
+            return None
+        if part.expires_s * 1000 <= now_ms and part.expires_s != NEVER_S:
+            gather.position = min(part.end_seq_num, end)
+            return None
+        gather.position = max(gather.position, part.first_seq_num)
+        return part
+
     async def _take_part(self, stream: Stream, gather: Gather, end: int, now_ms: int) -> bool:
         """Take what fits of the next part, or step over it; True once something did not fit."""
         moves = 0
         while True:
-            part = self._part_at(stream, gather.position, end)
-            if part is None or part.first_seq_num >= end:
-                gather.position = end
+            part = self._next_part(stream, gather, end, now_ms)
+            if part is None:
                 return False
-            if part.expires_s * 1000 <= now_ms and part.expires_s != NEVER_S:
-                gather.position = min(part.end_seq_num, end)
-                return False
-            gather.position = max(gather.position, part.first_seq_num)
             try:
                 return gather.take_run(await self._entries(stream, part, gather), now_ms)
             except ObjectMissing as missing:
@@ -118,10 +141,12 @@ class LogReader(Fetches):
 
     # Where records are
 
-    def _part_at(self, stream: Stream, position: int, end: int) -> Part | None:
-        """Return the part that holds a position, else the first one behind it."""
-        at = stream.runs.find_seq(position)
-        run = stream.runs.row(at) if at < len(stream.runs) else None
+    def _part_at(self, stream: Stream, gather: Gather, end: int) -> Part | None:
+        """Return the part that holds the position, else the first one behind it."""
+        position, runs = gather.position, stream.runs
+        at = runs.find_seq_near(position, gather.near)
+        gather.near = at + 1
+        run = runs.row(at) if at < len(runs) else None
         history = self._history.current
         if history.is_empty or (
             run is not None
@@ -174,18 +199,25 @@ class LogReader(Fetches):
         self, stream: Stream, part: Part, gather: Gather | None = None
     ) -> list[Entry]:
         """Return a part's batches; with `gather`, begin to fetch what it will ask for next."""
+        held = self._held(stream, part)
+        if held is not None:
+            return held
+        self._asked_for(key_of(part, stream.id))
+        if gather is not None:
+            self._read_ahead(stream, part, gather)
+        return await self._fetch(stream.id, part)
+
+    def _held(self, stream: Stream, part: Part) -> list[Entry] | None:
+        """Return a part's batches where they are in memory."""
         key = key_of(part, stream.id)
         cached = None if isinstance(part, Stretch) else self._tail_cache.get(*key)
         if cached is None:
-            was_ahead = self._asked_for(key)
             held = self._read.get(key)
             if held is None:
-                if gather is not None:
-                    self._read_ahead(stream, part, gather)
-                return await self._fetch(stream.id, part)
+                return None
             self._read.move_to_end(key)
             cached = held[1]
-            if was_ahead:
+            if self._asked_for(key):  # which was counted as a fetch
                 return cached
         self.hits += 1
         return cached

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from bourn.catalog.rows import ConfigPool, StreamRow, decode_stream_row, encode_stream_row
 from bourn.layout.columns import StreamImage
@@ -32,6 +32,7 @@ class Stream:
         "sealed_for",
         "state",
         "tail",
+        "trailers",
         "trim_point",
         "users",
         "waiters",
@@ -50,6 +51,7 @@ class Stream:
         self.created_commit = NO_COMMIT  # ordinal of the commit that creates it, if this one did
         self.users = 0  # sessions and reads under way, which keep this object the stream's only one
         self.waiters: set[asyncio.Future[None]] | None = None  # who waits at the tail
+        self.trailers: dict[Any, list[asyncio.Future[None]]] | None = None  # see `trailing`
         self.ended: Exception | None = None
         self.set_row(row)
 

@@ -15,7 +15,7 @@ from bourn.catalog.rows import BasinRow, StreamRow
 from bourn.catalog.streams import AutoCreateOn, Lookup, decide_auto_create
 from bourn.clock import Clock
 from bourn.engine.audience import Audiences
-from bourn.engine.committer import Committer
+from bourn.engine.committer import Committer, Reply
 from bourn.engine.history import History
 from bourn.engine.puts import DurablePuts
 from bourn.engine.quotas import check_quota
@@ -115,6 +115,19 @@ class Term:
         The caller has taken room for the batch. Acks of one stream come in the order of
         submission; a refusal comes when the state that it rests on is durable.
         """
+        future: asyncio.Future[AppendAck] = asyncio.get_running_loop().create_future()
+        refused = self.submit_for(future, stream, batch, match_seq_num, fencing_token)
+        return future if refused is None else refused
+
+    def submit_for(
+        self,
+        reply: Reply,
+        stream: Stream,
+        batch: RecordBatch,
+        match_seq_num: int | None,
+        fencing_token: str | None,
+    ) -> asyncio.Future[AppendAck] | None:
+        """As `submit`, for somebody who is told the ack; the refusal, where it is refused."""
         if stream.row.deleted_at_ms is not None:
             return self._refused(stream, batch, StreamDeletionPending())
         if batch.sealed_for != stream.sealed_for:  # never plaintext where a cipher was asked for
@@ -141,14 +154,14 @@ class Term:
             bool(batch.commands),
         )
         try:
-            future = self.committer.add(stream, entry, admitted)
+            self.committer.add(stream, entry, admitted, reply)
         except Unavailable:
             self.room.give_back(room_of(batch.payload))
             raise
         stream.state = admitted.state
         stream.last_write_ms = now_ms
         self.state.streams.mark_dirty(stream.id)
-        return future
+        return None
 
     def _refused(
         self, stream: Stream, batch: RecordBatch, refusal: BournError

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bourn.http.app import App
 from bourn.http.draining import ADVICE_SHARE
-from bourn.http.exchange import ClientGone, Headers, checked_value, exceeds
+from bourn.http.exchange import ClientGone, Headers, Intake, checked_value, exceeds
 from bourn.limits import HEADERS_MAX, LINGER_BYTES_MAX, LINGER_SECS, UNARY_BODY_BYTES_MAX
 
 log = logging.getLogger(__name__)
@@ -127,6 +127,9 @@ class AsgiExchange:
             await self._part(data, is_last=False)
         # A writer that never waits would not let the loop see that the client has gone.
         await asyncio.sleep(0)  # noqa: TID251  a bare yield
+
+    def feed(self, intake: Intake | None) -> None:
+        """ASGI has no call that hands a part on without a wait."""
 
     def pusher(self) -> None:
         """ASGI has no call that sends without a wait."""

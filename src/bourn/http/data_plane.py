@@ -12,8 +12,9 @@ from bourn.http.query import U32_MAX, Query
 from bourn.http.request import Request
 from bourn.http.telemetry import Telemetry
 from bourn.layout.codec import AppendInput, decode_append_input
-from bourn.layout.records import encode_records
-from bourn.limits import JSON_INLINE_BYTES_MAX
+from bourn.layout.json_records import encode_json_batch
+from bourn.layout.records import encode_records, plain_batch
+from bourn.limits import JSON_INLINE_BYTES_MAX, JSON_WRITTEN_INLINE_BYTES_MAX
 from bourn.log.cursor import ReadRequest, make_request
 from bourn.model.config import StreamConfig
 from bourn.model.keys import CustomerKey
@@ -108,7 +109,7 @@ class DataPlane:
             if batch.tail is not None:
                 parts.append(protobuf.encode_tail(batch.tail))
             await request.answer(200, b"".join(parts), Media.PROTOBUF)
-        elif batch.metered_bytes <= JSON_INLINE_BYTES_MAX:
+        elif batch.metered_bytes <= JSON_WRITTEN_INLINE_BYTES_MAX:
             await request.answer(200, read_batch_json(batch, fmt))
         elif wanted.wait_secs:
             await self._answer_aside(request, batch, fmt)
@@ -123,7 +124,8 @@ class DataPlane:
 
 def read_batch_json(batch: ReadBatch, fmt: json.Format) -> bytes:
     """Return a batch as JSON."""
-    return json.encode_read_batch(batch.records(), batch.tail, fmt)
+    ending = json.encode_ending(batch.tail)
+    return encode_json_batch(batch.slices, ending, is_base64=fmt is json.Format.BASE64)
 
 
 class ReadQuery(dict[str, int | bool | None]):
@@ -132,6 +134,9 @@ class ReadQuery(dict[str, int | bool | None]):
 
 def decode_json(body: bytes, fmt: json.Format) -> AppendInput:
     """Read an append in JSON."""
+    text = json_input.plain_body(body) if fmt is json.Format.RAW else None
+    if text is not None:
+        return AppendInput(plain_batch(text), None, None)
     found = json_input.decode_append_input(body, fmt)
     return AppendInput(encode_records(found.records), found.match_seq_num, found.fencing_token)
 

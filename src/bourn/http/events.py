@@ -14,7 +14,7 @@ from bourn.http.problems import problem_of
 from bourn.http.request import Request
 from bourn.http.telemetry import Telemetry
 from bourn.limits import (
-    JSON_INLINE_BYTES_MAX,
+    JSON_WRITTEN_INLINE_BYTES_MAX,
     PUSHED_BYTES_MAX,
     SHARED_BODIES_MAX,
     SHARED_BODY_BYTES_MAX,
@@ -142,8 +142,8 @@ class Events:
                 if isinstance(batches, ReadSession) and feed.pusher is not None:
                     batches.deliver = feed.deliver
                 async for batch in request.guard.following(batches):
-                    body = b"" if batch.is_heartbeat else await self._body(batch, fmt)
-                    await exchange.send(feed.event(batch, body))
+                    # The body, which can be large, is not kept beside the event made of it.
+                    await exchange.send(feed.event(batch, await self._body(batch, fmt)))
                     self._telemetry.delivered(batch, basin)
                 await exchange.send(sse.DONE)
             except ClientGone:
@@ -155,7 +155,9 @@ class Events:
             await exchange.finish()
 
     async def _body(self, batch: ReadBatch, fmt: json.Format) -> bytes:
-        if batch.metered_bytes > JSON_INLINE_BYTES_MAX:
+        if batch.is_heartbeat:
+            return b""
+        if batch.metered_bytes > JSON_WRITTEN_INLINE_BYTES_MAX:
             return await self._aside.run(read_batch_json, batch, fmt)
         return self._bodies.body(batch, fmt)
 

@@ -38,6 +38,16 @@ class Pusher(Protocol):
         ...
 
 
+class Intake(Protocol):
+    """Takes parts of a request's body by plain calls."""
+
+    is_ready: bool
+
+    def take(self, chunk: bytes) -> None:
+        """Take a part, whatever it is; nothing is raised."""
+        ...
+
+
 class Exchange(Protocol):
     """One request and its response."""
 
@@ -56,6 +66,13 @@ class Exchange(Protocol):
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The request's body as it arrives; reading slowly slows the client. ClientGone ends it."""
+        ...
+
+    def feed(self, intake: Intake | None) -> None:
+        """Hand what comes while `chunks` waits to the intake, as long as that is ready for it.
+
+        All else comes by `chunks`, in order; where parts cannot be handed on, all of it does.
+        """
         ...
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:

@@ -1,16 +1,16 @@
 """The server's own HTTP: httpunk (hyper as asyncio protocols), HTTP/1.1 and HTTP/2 on one port.
 
-Nothing but this module, `native_exchange`, `pushing` and `tuning` knows the library. Found by test:
-a client that resets an HTTP/1.1 connection in the middle of a response is seen at the next write,
-so every write yields to the loop, and a response that waits watches for the client's end as well
-(`gone`).
+Nothing but this module, `native_exchange`, `pushing`, `taking` and `tuning` knows the library.
+Found by test: a client that resets an HTTP/1.1 connection in the middle of a response is seen at
+the next write, so every write yields to the loop, and a response that waits watches for the
+client's end as well (`gone`).
 """
 
 import asyncio
 import logging
 import ssl
 from contextlib import nullcontext
-from time import thread_time  # what input costs; the time of day would blame others
+from time import monotonic, thread_time  # noqa: TID251  what input costs
 from typing import Any, Final
 
 from httpunk import ConnectionClosedError
@@ -18,13 +18,15 @@ from httpunk.asyncio import AutoServerProtocol
 from httpunk.h1.server import H1Server
 
 from bourn.http.app import App
-from bourn.http.backlog import Backlog
+from bourn.http.backlog import Backlog, Waiting
 from bourn.http.draining import ADVICE_SHARE
 from bourn.http.exchange import ClientGone
+from bourn.http.lanes import LanedConnection, Lanes
 from bourn.http.listening import Listener
 from bourn.http.native_exchange import NativeExchange
 from bourn.http.quick import QuickConnection
 from bourn.http.sockets import prepare_socket
+from bourn.http.taking import Http1Taker
 from bourn.http.tuning import make_builder
 from bourn.limits import (
     GOAWAY_LAG_SECS,
@@ -52,14 +54,18 @@ class Connection(AutoServerProtocol):
         self._owner = server
         self.is_http1 = False
         self.lingers = False
+        self.taker: Http1Taker | None = None
         self._discarded_bytes: int | None = None  # None until the end
         self._requests = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self._is_heard = asyncio.Event()  # the client takes what it is sent
-        self._is_heard.set()
+        self.is_heard = asyncio.Event()  # the client takes what it is sent
+        self.is_heard.set()
+        self._unread: Waiting | None = None
+        self._turns = asyncio.Lock()
         self._input_bytes_max = INPUT_PIECE_BYTES_MIN
         self._handed_at = 0.0
+        self._handed_cpu_secs: float | None = None  # the same, where it is in doubt
         self._begun = 0  # requests
         self._begun_before = 0  # when input was last handed over
 
@@ -67,13 +73,20 @@ class Connection(AutoServerProtocol):
         """Begin to serve."""
         prepare_socket(transport.get_extra_info("socket"))
         super().connection_made(transport)  # type: ignore[no-untyped-call]  # untyped
+        assert self._serve_task is not None, "made just now"
+        self._serve_task.add_done_callback(self._served)
         self._owner.connections.add(self)
+
+    def _served(self, _: object) -> None:
+        """Let go of what refers back to this connection, or garbage would wait for a collection."""
+        self._serve_task = self._server = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._owner.connections.discard(self)
         self._is_idle.set()
-        self._is_heard.set()
+        self.is_heard.set()
+        self._forget_unread()
         super().connection_lost(exc)  # type: ignore[no-untyped-call]  # untyped
 
     @property
@@ -157,7 +170,11 @@ class Connection(AutoServerProtocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes in, or drop those that come too late."""
         if self._discarded_bytes is None:
-            super().data_received(data)  # type: ignore[no-untyped-call]  # untyped
+            taker = self.taker
+            if taker is None or not taker.take(data):
+                super().data_received(data)  # type: ignore[no-untyped-call]  # untyped
+            elif not taker.is_waiting:
+                self._wake_reader()  # type: ignore[no-untyped-call]  # untyped
             return
         self._discarded_bytes += len(data)
         if self._discarded_bytes > LINGER_BYTES_MAX:
@@ -172,8 +189,11 @@ class Connection(AutoServerProtocol):
         input costs much, one is heard in each turn of the loop, however many they are.
         """
         if self.is_http1:
-            return bytes(await super().receive_some(max_bytes))  # type: ignore[no-untyped-call]  # untyped
-        spent_secs = thread_time() - self._handed_at
+            data = bytes(await super().receive_some(max_bytes))  # type: ignore[no-untyped-call]  # untyped
+            if self.taker is not None and self.taker.error is not None:
+                raise self.taker.error
+            return data
+        spent_secs = self._spent_secs()
         is_cut = self._input_bytes_max < INPUT_PIECE_BYTES_MIN  # for all that it began
         is_heavy = spent_secs > INPUT_HEAVY_SECS or is_cut
         if self._buffered:
@@ -189,20 +209,55 @@ class Connection(AutoServerProtocol):
             self._input_bytes_max = max(self._input_bytes_max // 4, INPUT_PIECE_BYTES_MIN)
         else:
             self._input_bytes_max = min(self._input_bytes_max * 2, max_bytes)
-        await self._is_heard.wait()
+        await self.is_heard.wait()
         data = bytes(await super().receive_some(self._input_bytes_max))  # type: ignore[no-untyped-call]  # untyped
-        self._handed_at = thread_time()
+        if self._handed_cpu_secs is not None:
+            self._handed_cpu_secs = thread_time()
+        self._handed_at = monotonic()
         return data
+
+    def _spent_secs(self) -> float:
+        """What the last piece of input has cost at most.
+
+        The time of day blames a client for others, but asking for the time of this thread costs as
+        much as a small piece of input. So it is asked for behind a piece that took long.
+        """
+        spent_secs = monotonic() - self._handed_at
+        if spent_secs <= INPUT_HEAVY_SECS:
+            self._handed_cpu_secs = None
+        elif self._handed_cpu_secs is not None:
+            return thread_time() - self._handed_cpu_secs
+        else:
+            self._handed_cpu_secs = 0.0
+        return spent_secs
 
     def pause_writing(self) -> None:
         """The client does not read."""
         super().pause_writing()  # type: ignore[no-untyped-call]  # untyped
-        self._is_heard.clear()
+        self.is_heard.clear()
+        if self._unread is None and self._transport is not None:
+            size_bytes = self._transport.get_write_buffer_size()
+            self._unread = self.backlog.hold(size_bytes, self.cut)
 
     def resume_writing(self) -> None:
         """The client reads again."""
         super().resume_writing()  # type: ignore[no-untyped-call]  # untyped
-        self._is_heard.set()
+        self.is_heard.set()
+        self._forget_unread()
+
+    async def turn(self) -> None:
+        """Return when a stream of HTTP/2 may send a large piece: one at a time, if they are read.
+
+        The library hands over what it has put by between two turns of the loop.
+        """
+        async with self._turns:
+            await asyncio.sleep(0)  # noqa: TID251  a bare yield
+            await self.is_heard.wait()
+
+    def _forget_unread(self) -> None:
+        if self._unread is not None:
+            self.backlog.drop(self._unread)
+            self._unread = None
 
     def eof_received(self) -> bool:
         """The client has said its last."""
@@ -228,6 +283,7 @@ class NativeServer:
         self.heavy_ones = asyncio.Lock()  # connections whose input costs much, one at a time
         self.connections: set[Connection] = set()
         self._quick_ones: set[QuickConnection] = set()
+        self.lanes = Lanes()
         self.backlog = Backlog(lambda: asyncio.get_running_loop().time())
         self._listener: Listener | None = None
 
@@ -240,7 +296,9 @@ class NativeServer:
         quick = self.app.quick
         if quick is None:
             return Connection(self)
-        return QuickConnection(quick, self._quick_ones, lambda: Connection(self))
+        return LanedConnection(
+            quick, self._quick_ones, self.backlog, lambda: Connection(self), self.lanes
+        )
 
     async def stop(self, timeout_secs: float) -> None:
         """Stop accepting, let clients move and answers finish within the time, then close."""
@@ -256,6 +314,7 @@ class NativeServer:
         for connection in left:
             connection.cut()
         await self._until_served(None)
+        self.lanes.close()
 
     async def _until_served(self, timeout_secs: float | None) -> None:
         """Have every connection end behind what it serves; wait for that, or for the time."""

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from httpunk import HTTPunkError
 
-from bourn.http.exchange import ClientGone, Headers, Pusher, checked_value
+from bourn.http.exchange import ClientGone, Headers, Intake, Pusher, checked_value
 from bourn.http.pushing import Http2Pusher, http1_pusher
-from bourn.limits import BACKLOG_PIECE_BYTES_MIN
+from bourn.http.taking import Http1Taker, Http2Taker
+from bourn.limits import BACKLOG_PIECE_BYTES_MIN, SEND_PIECE_BYTES
 
 if TYPE_CHECKING:
     from bourn.http.native import Connection
@@ -26,6 +27,7 @@ class NativeExchange:
         "_pusher",
         "_request",
         "_sending",
+        "_taker",
         "fields",
         "method",
         "path",
@@ -43,6 +45,7 @@ class NativeExchange:
         self.fields: Headers = ()
         self._sending: Any = None
         self._pusher: Http2Pusher | None = None
+        self._taker: Http1Taker | Http2Taker | None = None
         self._is_started = False
         self._is_read = False
 
@@ -68,10 +71,28 @@ class NativeExchange:
         """The body as it arrives."""
         try:
             async for chunk in self._request.aiter_bytes():
+                if self._taker is None:
+                    yield chunk
+                    continue
+                self._taker.is_waiting = False
                 yield chunk
+                if self._taker is not None:
+                    self._taker.is_waiting = True  # without a pause, or for more
         except GONE as error:
-            raise ClientGone(str(error)) from error
+            raise _gone(error) from error
         self._is_read = True
+
+    def feed(self, intake: Intake | None) -> None:
+        """Hand what comes while `chunks` waits to the intake."""
+        if isinstance(self._taker, Http2Taker):
+            self._taker.close()
+        if intake is None:
+            self._taker = self._connection.taker = None
+        elif self._connection.is_http1:
+            self._taker = self._connection.taker = Http1Taker(intake, self._request._decoder)  # noqa: SLF001  no call says it
+        else:
+            stream = self._request._stream  # noqa: SLF001
+            self._taker = Http2Taker(intake, self._request._conn, stream)  # noqa: SLF001
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole response."""
@@ -86,9 +107,15 @@ class NativeExchange:
             fields.append(("connection", "close"))
         content = None if self.method == "HEAD" else body or None
         try:
-            await self._request.respond(status, headers=fields, body=content)
+            if len(body) < BACKLOG_PIECE_BYTES_MIN or content is None:
+                await self._request.respond(status, headers=fields, body=content)
+            else:
+                self._sending = await self._request.send_response(
+                    status, headers=fields, detect_eof=False
+                )
+                await self._send_large(body, is_last=True)
         except GONE as error:
-            raise ClientGone(str(error)) from error
+            raise _gone(error) from error
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head. Whoever wants to know that the client has gone asks for it by `gone`."""
@@ -99,7 +126,7 @@ class NativeExchange:
                 status, headers=fields, detect_eof=False
             )
         except GONE as error:
-            raise ClientGone(str(error)) from error
+            raise _gone(error) from error
 
     def pusher(self) -> Pusher | None:
         """What pushes parts of the response, which has begun."""
@@ -113,15 +140,31 @@ class NativeExchange:
         try:
             if self._pusher is not None:
                 await self._pusher.settle()
+            if not self._connection.is_http1:
+                await self._connection.is_heard.wait()
             if len(data) < BACKLOG_PIECE_BYTES_MIN:
                 await self._sending.send_data(data)
             else:
-                with self._connection.backlog.held(len(data), self._connection.cut):
-                    await self._sending.send_data(data)
+                await self._send_large(data)
         except GONE as error:
-            raise ClientGone(str(error)) from error
+            raise _gone(error) from error
         # A writer that never waits would not let the loop see that the client has gone.
         await asyncio.sleep(0)  # noqa: TID251  a bare yield
+
+    async def _send_large(self, data: bytes, *, is_last: bool = False) -> None:
+        """Send a part of the body that counts until the client takes it.
+
+        It goes in pieces, because the library makes a copy of what it is given. On HTTP/2 that
+        copy is put by as far as the client's windows go, so the streams of a connection take turns.
+        """
+        connection, sending = self._connection, self._sending
+        with connection.backlog.held(len(data), connection.cut) as piece:
+            for at in range(0, len(data), SEND_PIECE_BYTES):
+                if not connection.is_http1:
+                    await connection.turn()
+                connection.backlog.took(piece)
+                end = at + SEND_PIECE_BYTES
+                await sending.send_data(data[at:end], end_stream=is_last and end >= len(data))
 
     async def finish(self) -> None:
         """End the body."""
@@ -132,7 +175,7 @@ class NativeExchange:
                 await self._pusher.settle()
             await self._sending.send_data(b"", end_stream=True)
         except GONE as error:
-            raise ClientGone(str(error)) from error
+            raise _gone(error) from error
 
     def _drain(self) -> bool:
         """Drop what has come of a body that nobody read; True if that was all of it.
@@ -165,3 +208,12 @@ class NativeExchange:
                 await asyncio.get_running_loop().create_future()  # the response ended first
         except GONE:
             return
+
+
+def _gone(error: Exception) -> ClientGone:
+    """Say that the client has gone.
+
+    The library's error refers to itself by its traceback, and by that to all that was being sent.
+    """
+    error.__traceback__ = None
+    return ClientGone(str(error))

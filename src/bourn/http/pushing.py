@@ -59,6 +59,8 @@ class Http2Pusher:
         if self._rest is not None and not self._rest.done():
             return False
         connection, stream = self._sending._conn, self._sending._stream  # noqa: SLF001  no call waits not
+        if connection._transport._writing_paused:  # noqa: SLF001  windows or not, nothing is put by
+            return False
         try:
             sent = connection._try_send_data(stream, framed, 0, False)  # noqa: SLF001
         except (HTTPunkError, OSError):

@@ -16,25 +16,26 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from bourn.clock import Clock
-from bourn.engine.batch import ReadBatch
+from bourn.engine.committer import AckWaiter
 from bourn.engine.node import Node
 from bourn.errors import BournError
 from bourn.http.auth import Authenticator
+from bourn.http.backlog import Backlog, Waiting
 from bourn.http.data_plane import decode_json
 from bourn.http.draining import Draining
-from bourn.http.events import SharedBodies
 from bourn.http.problems import problem_of
 from bourn.http.quick_head import QuickHead, parse_quick_head
+from bourn.http.quick_reads import QuickReads
 from bourn.http.request import RESPONSE_COMPRESSION_THRESHOLD_BYTES
 from bourn.http.sockets import prepare_socket
 from bourn.http.telemetry import Telemetry
 from bourn.layout.codec import decode_append_input
 from bourn.limits import (
-    JSON_INLINE_BYTES_MAX,
     QUICK_BODY_BYTES_MAX,
     QUICK_HEAD_BYTES_MAX,
     QUICK_HEADS_KEPT,
     QUICK_IDLE_SECS,
+    QUICK_JOINED_BYTES_MAX,
 )
 from bourn.model.access import Op
 from bourn.model.record import AppendAck
@@ -64,9 +65,10 @@ class Quick:
         self.cors = cors
         self._auth = auth
         self._draining = draining
-        self._bodies = SharedBodies()
+        self._reads = QuickReads(node, telemetry)
         self._date = b""
         self._date_s = -1
+        self._date_until = 0.0  # by the monotonic clock
 
     def is_open_to(self, head: QuickHead) -> str | None:
         """The name of the stream that this request may go to; None for the ordinary way."""
@@ -82,11 +84,13 @@ class Quick:
         op = Op.APPEND if head.wanted is None else Op.READ
         return head.stream if principal.allows(op, head.basin, head.stream) else None
 
-    def append(self, head: QuickHead, body: bytes) -> "asyncio.Future[AppendAck] | None":
-        """Admit an append; None where it must go the ordinary way, and nothing has happened."""
+    def append(
+        self, head: QuickHead, body: bytes, waiter: AckWaiter
+    ) -> "asyncio.Future[AppendAck] | bool":
+        """Admit an append; False where it must go the ordinary way, and nothing has happened."""
         stream = self.is_open_to(head)
         if stream is None:
-            return None
+            return False
         try:
             found = (
                 decode_append_input(body)
@@ -94,34 +98,24 @@ class Quick:
                 else decode_json(body, head.format)
             )
         except BournError:
-            return None
-        if found.batch.commands and head.digest:
-            return None  # which may take permissions of their own
-        ack = self.node.append_now(
-            head.basin, stream, found.batch, found.match_seq_num, found.fencing_token
+            return False
+        batch, match_seq_num, fencing_token = found
+        if batch.commands and head.digest:
+            return False  # which may take permissions of their own
+        taken = self.node.append_now(
+            head.basin, stream, batch, match_seq_num, fencing_token, waiter
         )
-        if ack is not None:
+        if taken:
             self._count()
-            self.telemetry.admitted(found.batch, 0.0)
-        return ack
+            self.telemetry.admitted(batch, 0.0)
+        return taken
 
-    def read(self, head: QuickHead) -> bytes | None:
+    def read(self, data: bytes, head: QuickHead) -> bytes | None:
         """Answer a read from memory; None where it must go the ordinary way."""
         stream = self.is_open_to(head)
-        if stream is None or head.wanted is None:
-            return None
-        batch = _at_once(self.node.read(head.basin, stream, head.wanted))
-        if batch is None or batch.metered_bytes > JSON_INLINE_BYTES_MAX:
-            return None
-        if head.answer_is_protobuf:
-            parts = batch.wire()
-            if batch.tail is not None:
-                parts.append(protobuf.encode_tail(batch.tail))
-            body = b"".join(parts)
-        else:
-            body = self._bodies.body(batch, head.format)
-        self._count()
-        self.telemetry.delivered(batch, head.basin, is_unary=True)
+        body = None if stream is None else self._reads.body(data, head, stream)
+        if body is not None:
+            self._count()
         return body
 
     def _count(self) -> None:
@@ -130,11 +124,16 @@ class Quick:
 
     def date(self) -> bytes:
         """The last of an answer's fields, and the end of its head."""
-        now_s = self.clock.now_ms() // 1000
+        now_s, past_ms = divmod(self.clock.now_ms(), 1000)
         if now_s != self._date_s:
             self._date_s = now_s
+            self._date_until = self.clock.monotonic() + (1000 - past_ms) / 1000
             self._date = f"\r\ndate: {formatdate(now_s, usegmt=True)}\r\n\r\n".encode()
         return self._date
+
+    def date_at(self, now: float) -> bytes:
+        """As `date`, for somebody who has just looked at the monotonic clock."""
+        return self._date if now < self._date_until else self.date()
 
 
 class Ordinary(Protocol):
@@ -164,10 +163,13 @@ class QuickConnection(asyncio.Protocol):
         self,
         quick: Quick,
         connections: "set[QuickConnection]",
+        backlog: Backlog,
         ordinary: Callable[[], Ordinary],
     ) -> None:
         self._quick = quick
         self._connections = connections
+        self._backlog = backlog
+        self._unread: Waiting | None = None
         self._ordinary = ordinary
         self._heads: dict[bytes, QuickHead] = {}
         self._buffer = b""
@@ -213,10 +215,14 @@ class QuickConnection(asyncio.Protocol):
         """The client does not read: it is not heard either."""
         self._is_full = True
         self._pause()
+        if self._unread is None:
+            size_bytes = self._transport.get_write_buffer_size()
+            self._unread = self._backlog.hold(size_bytes, self.cut)
 
     def resume_writing(self) -> None:
         """The client reads again."""
         self._is_full = False
+        self._forget_unread()
         self._resume()
         if self._head is None:
             self._serve()
@@ -262,11 +268,17 @@ class QuickConnection(asyncio.Protocol):
 
     def _forget(self) -> None:
         self._connections.discard(self)
+        self._forget_unread()
         self._has_ended.set()
         self._heads.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _forget_unread(self) -> None:
+        if self._unread is not None:
+            self._backlog.drop(self._unread)
+            self._unread = None
 
     def _look(self) -> None:
         """Hand over a connection that has come to rest, or that keeps a request half said."""
@@ -286,14 +298,19 @@ class QuickConnection(asyncio.Protocol):
                 if len(data) > QUICK_HEAD_BYTES_MAX or data[0] not in b"GP" or data[:3] == b"PRI":
                     self._hand_over()
                 return
-            head = self._known(data[:end])
+            text = data[:end]
+            head = self._known(text)
             if head is None or head.length > QUICK_BODY_BYTES_MAX:
                 self._hand_over()
                 return
             stop = end + head.length
             if len(data) < stop:
                 return
-            if not self._answer(head, data[end:stop]):
+            if head.wanted is None:
+                is_answered = self._answer(head, data[end:stop])
+            else:
+                is_answered = self._answer_read(head, text)
+            if not is_answered:
                 self._hand_over()
                 return
             self._is_used = True
@@ -309,43 +326,57 @@ class QuickConnection(asyncio.Protocol):
                 self._heads[data] = head
         return head
 
-    def _answer(self, head: QuickHead, body: bytes) -> bool:
-        if head.wanted is not None:
-            text = self._quick.read(head)
-            if text is not None:
-                self._send(head, text)
-            return text is not None
-        self._began = self._quick.clock.monotonic()
-        ack = self._quick.append(head, body)
-        if ack is None:
+    def _answer_read(self, head: QuickHead, text: bytes) -> bool:
+        body = self._quick.read(text, head)
+        if body is None:
             return False
-        self._head = head
-        ack.add_done_callback(self._acked)
+        size = len(body)
+        start = head.small if size < RESPONSE_COMPRESSION_THRESHOLD_BYTES else head.large
+        start = b"%b%d%b" % (start, size, self._quick.date())
+        if size <= QUICK_JOINED_BYTES_MAX:
+            self._write(start + body)
+        else:
+            self._write(start)
+            self._write(body)
         return True
 
-    def _acked(self, done: "asyncio.Future[AppendAck]") -> None:
-        """Send the ack and go on; a refusal has to wait for what it rests on."""
+    def _answer(self, head: QuickHead, body: bytes) -> bool:
+        self._began = self._quick.clock.monotonic()
+        taken = self._quick.append(head, body, self)
+        if taken is False:
+            return False
+        self._head = head
+        if taken is not True:
+            self._refusing = asyncio.get_running_loop().create_task(self._refused(taken))
+        return True
+
+    def acked(self, ack: AppendAck) -> None:
+        """Send the ack and go on."""
         quick, head = self._quick, self._head
         assert head is not None
-        if done.cancelled() or done.exception() is not None:
-            self._refusing = asyncio.get_running_loop().create_task(self._refused(done, head))
-            return
-        quick.telemetry.ack.observe(quick.clock.monotonic() - self._began)
-        ack = done.result()
+        now = quick.clock.monotonic()
+        quick.telemetry.ack.observe(now - self._began)
         encode = protobuf.encode_append_ack if head.answer_is_protobuf else json.encode_append_ack
-        self._send(head, encode(ack))
+        body = encode(ack)
+        self._write(b"%b%d%b%b" % (head.small, len(body), quick.date_at(now), body))
         self._go_on()
 
-    async def _refused(self, done: "asyncio.Future[AppendAck]", head: QuickHead) -> None:
+    async def _refused(self, done: "asyncio.Future[AppendAck]") -> None:
+        """Tell a refusal; it has to wait for what it rests on."""
         try:
             await self._quick.node.settled_append(done)
         except BournError as error:
-            problem = problem_of(error)
+            self.failed(error)
         except Exception:
             log.exception("an append failed")
-            problem = problem_of(RuntimeError())
+            self.failed(RuntimeError())
         else:
             raise AssertionError("a refused append has no ack")
+
+    def failed(self, error: Exception) -> None:
+        """Send what has gone wrong and go on."""
+        head, problem = self._head, problem_of(error)
+        assert head is not None
         shared = head.small.partition(b"content-type: ")[2].partition(b"\r\n")[2]
         fields = "".join(f"{name}: {value}\r\n" for name, value in problem.headers)
         status = f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n{fields}"
@@ -364,23 +395,6 @@ class QuickConnection(asyncio.Protocol):
                 self._resume()
             self._serve()
 
-    def _send(self, head: QuickHead, body: bytes) -> None:
-        start = head.small if len(body) < RESPONSE_COMPRESSION_THRESHOLD_BYTES else head.large
-        self._write(b"%b%d%b%b" % (start, len(body), self._quick.date(), body))
-
     def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
-
-
-def _at_once(reading: Any) -> ReadBatch | None:
-    """Run a read that has all it needs in memory; None where it would wait, or fails."""
-    try:
-        reading.send(None)
-    except StopIteration as done:
-        batch: ReadBatch = done.value
-        return batch
-    except BournError:
-        return None
-    reading.close()
-    return None

@@ -14,7 +14,7 @@ from bourn.http.data_plane import checked, parse_read_query
 from bourn.http.media import Media, media_of
 from bourn.http.routing import Route, decode_segment, match_path
 from bourn.limits import QUICK_HEAD_BYTES_MAX
-from bourn.log.cursor import ReadRequest
+from bourn.log.cursor import ReadRequest, unary
 from bourn.model import names
 from bourn.wire.compression import Compression, choose_response_encoding
 from bourn.wire.json import Format, parse_format
@@ -131,7 +131,7 @@ def _read(fields: dict[str, str], segment: str, query: str, *, cors: bool) -> Qu
     accepted = fields.get("accept-encoding")
     if accepted and choose_response_encoding([accepted]) is not Compression.NONE:
         return None
-    wanted = checked(parse_read_query(query))
+    wanted = unary(checked(parse_read_query(query)))
     if wanted.wait_secs:
         return None
     return _made(fields, segment, 0, wanted, cors=cors)

@@ -1,47 +1,29 @@
-"""S2S sessions: frames in, frames out, both at once.
+"""S2S sessions: frames in, frames out. A read session is the engine's batches, framed."""
 
-An append session reads, decodes and submits as fast as room allows, while its acks go out in
-order, all that are ready in one write. The first failure ends it: acks of what came before, one
-terminal frame, the end. A read session is the engine's batches, framed.
-"""
-
-import asyncio
-import logging
-from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from bourn.clock import Clock
-from bourn.engine.appender import Appender
 from bourn.engine.batch import ReadBatch
 from bourn.engine.follower import ReadSession
 from bourn.engine.node import Node
-from bourn.errors import BadFrame, BadProto, BournError, UnsupportedEncoding
-from bourn.http.auth import Principal, token_ended
+from bourn.errors import BournError, UnsupportedEncoding
+from bourn.http.append_session import AppendSession, Outbox
 from bourn.http.data_plane import checked, read_query
 from bourn.http.draining import Draining
-from bourn.http.exchange import ClientGone, Exchange, Pusher
+from bourn.http.exchange import ClientGone, Pusher
 from bourn.http.problems import problem_of
 from bourn.http.request import Request
 from bourn.http.telemetry import Telemetry
-from bourn.http.throttle import Pace
-from bourn.layout.codec import decode_append_input
 from bourn.limits import PUSHED_BYTES_MAX
-from bourn.model.record import AppendAck, Command
 from bourn.wire.compression import Compression, choose_frame_compression
-from bourn.wire.frames import FrameParser, encode_frame, encode_terminal, frame_pieces
-from bourn.wire.protobuf import encode_append_ack, encode_tail
-
-log = logging.getLogger(__name__)
+from bourn.wire.frames import encode_frame, encode_terminal, frame_pieces
+from bourn.wire.protobuf import encode_tail
 
 SESSION_HEADERS: Final = [
     ("content-type", "s2s/proto"),
     ("cache-control", "no-cache, no-transform"),
     ("x-accel-buffering", "no"),
 ]
-Commands = tuple[tuple[int, Command], ...]
-
-UNACKED_INPUTS_MAX: Final = 4096  # beside the byte budget: what is tiny is bounded too
 
 
 class Sessions:
@@ -52,6 +34,7 @@ class Sessions:
         self._telemetry = telemetry
         self._draining = draining
         self._clock = clock
+        self._outbox = Outbox()
 
     async def append(self, request: Request, basin: str, name: str) -> None:
         """POST …/records with frames."""
@@ -73,6 +56,7 @@ class Sessions:
                 request.principal,
                 lambda commands: request.permit_commands(commands, basin, name),
                 request.pace,
+                self._outbox,
             )
             await session.run()
         finally:
@@ -151,140 +135,3 @@ class FrameFeed:
             return False
         self._telemetry.delivered(batch, self._basin)
         return True
-
-
-class AppendSession:
-    """One append session: a reader that submits and a writer that acks."""
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        appender: Appender,
-        telemetry: Telemetry,
-        draining: Draining,
-        clock: Clock,
-        principal: Principal,
-        permit: Callable[[Commands], None],
-        pace: Pace | None = None,
-    ) -> None:
-        self._exchange = exchange
-        self._appender = appender
-        self._telemetry = telemetry
-        self._draining = draining
-        self._clock = clock
-        self._principal = principal
-        self._permit = permit  # PermissionDenied for commands that the token may not append
-        self._pace = pace  # None where appends have no limit
-        self._replies: deque[tuple[float, asyncio.Future[AppendAck]]] = deque()
-        self._changed = asyncio.Event()  # a reply is there, or nothing more comes
-        self._taken = asyncio.Event()  # replies were taken to be written
-        self._ended: BaseException | None = None  # what ended the input, if not its own end
-        self._input_done = False
-
-    async def run(self) -> None:
-        """Serve until the client has closed its side and has all acks, or until a failure."""
-        reader = asyncio.get_running_loop().create_task(self._read())
-
-        def halt(why: BournError) -> None:
-            if not self._input_done:
-                self._ended = why
-                reader.cancel()
-
-        try:
-            with (
-                self._draining.watched(lambda: halt(self._draining.refusal())),
-                self._principal.watched(lambda: halt(token_ended())),
-            ):
-                await self._write()
-        finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-
-    async def _read(self) -> None:
-        try:
-            await self._submit_all()
-        except BournError as error:
-            self._ended = error
-        except Exception as error:
-            log.exception("an append session failed")
-            self._ended = error
-        finally:
-            self._input_done = True
-            self._changed.set()
-
-    async def _submit_all(self) -> None:
-        parser = FrameParser()
-        async for chunk in self._exchange.chunks():
-            for frame in parser.feed(chunk):
-                if frame.terminal:
-                    raise BadFrame("a client sends no terminal frame")
-                await self._submit(frame.message())
-            if parser.error is not None:
-                raise parser.error
-        parser.finish()
-
-    async def _submit(self, message: bytes) -> None:
-        try:
-            wanted = decode_append_input(message)
-        except BadProto as error:
-            raise BadFrame(error.message) from None
-        if wanted.batch.commands:
-            self._permit(wanted.batch.commands)
-        while len(self._replies) >= UNACKED_INPUTS_MAX:
-            self._taken.clear()
-            await self._taken.wait()
-        if self._pace is not None:
-            await self._pace.wait_for(wanted.batch.metered_bytes)
-        batch = self._appender.sealed(wanted.batch)
-        asked = self._clock.monotonic()
-        await self._appender.room_for(batch)
-        now = self._clock.monotonic()
-        self._telemetry.admitted(batch, now - asked)
-        reply = self._appender.submit(
-            batch, match_seq_num=wanted.match_seq_num, fencing_token=wanted.fencing_token
-        )
-        self._replies.append((now, reply))
-        reply.add_done_callback(self._replied)
-
-    def _replied(self, _: asyncio.Future[AppendAck]) -> None:
-        self._changed.set()
-
-    async def _write(self) -> None:
-        """Send acks in order, then the end: a clean one, or one terminal frame."""
-        while True:
-            frames, failure = self._ready()
-            if frames:
-                self._taken.set()
-                await self._exchange.send(b"".join(frames))
-            if failure is not None:
-                await self._end(failure)
-                return
-            if not self._replies and self._input_done:
-                await self._end(self._ended)
-                return
-            if not frames:
-                self._changed.clear()
-                await self._changed.wait()
-
-    def _ready(self) -> tuple[list[bytes], BaseException | None]:
-        """Take every ack that is ready, up to the first failure."""
-        frames: list[bytes] = []
-        now = self._clock.monotonic()
-        while self._replies and self._replies[0][1].done():
-            asked, reply = self._replies.popleft()
-            failure = reply.exception()
-            if failure is not None:
-                return frames, failure
-            self._telemetry.ack.observe(now - asked)
-            frames.append(
-                encode_frame(encode_append_ack(reply.result()), reconnect=self._draining.wanted)
-            )
-        return frames, None
-
-    async def _end(self, failure: BaseException | None) -> None:
-        if isinstance(failure, ClientGone):
-            return
-        if failure is not None:
-            problem = problem_of(failure)
-            await self._exchange.send(encode_terminal(problem.status, problem.body))
-        await self._exchange.finish()

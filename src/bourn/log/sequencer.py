@@ -14,7 +14,7 @@ from bourn.errors import FencingTokenMismatch, Invalid, OutOfSequence, SeqNumMis
 from bourn.layout.records import RecordBatch, U64Array
 from bourn.limits import U64_MAX
 from bourn.model.config import TimestampMode
-from bourn.model.record import Command, Fence, StreamPosition
+from bourn.model.record import Command, Fence, StreamPosition, new_position
 
 # The tail is one past the last record and must itself be a u64.
 SEQ_NUM_MAX: Final = U64_MAX - 1
@@ -82,8 +82,8 @@ def admit(
     after = _after(state, batch.count, last_timestamp, batch.commands)
     return Admitted(
         after,
-        StreamPosition(first_seq_num, first_timestamp),
-        StreamPosition(after.next_seq_num, last_timestamp),
+        new_position((first_seq_num, first_timestamp)),
+        new_position((after.next_seq_num, last_timestamp)),
         timestamps,
     )
 

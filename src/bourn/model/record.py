@@ -1,6 +1,8 @@
 """Records, positions and command records: what a client appends and reads."""
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, cast
 
 from bourn.errors import Invalid
 from bourn.limits import FENCING_TOKEN_BYTES_MAX, RECORD_METERED_BYTES_MAX, TRIM_BODY_BYTES
@@ -24,6 +26,16 @@ class AppendAck(NamedTuple):
     start: StreamPosition
     end: StreamPosition
     tail: StreamPosition
+
+
+# A NamedTuple's own constructor is a Python function; these are not, and take half the time.
+new_position: Final = cast(
+    "Callable[[tuple[int, int]], StreamPosition]", partial(tuple.__new__, StreamPosition)
+)
+new_ack: Final = cast(
+    "Callable[[tuple[StreamPosition, StreamPosition, StreamPosition]], AppendAck]",
+    partial(tuple.__new__, AppendAck),
+)
 
 
 class Record(NamedTuple):

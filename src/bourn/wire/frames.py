@@ -104,10 +104,14 @@ class FrameParser:
 
     def feed(self, data: Octets) -> list[Frame]:
         """Take the next chunk and return every frame that it completes."""
-        if self.error is not None:
-            raise self.error
+        self.check()
         frames: list[Frame] = []
         try:
+            size = len(data)
+            if size > _HEAD_BYTES and not self._lacking and not self._head:
+                (head,) = _HEAD.unpack_from(data)
+                if head == (size - _LENGTH_BYTES) << 8 and size - _LENGTH_BYTES <= self._limit:
+                    return [Frame(bytes(data[_HEAD_BYTES:]))]  # most often, a chunk is one frame
             position = 0
             if self._lacking:
                 position = self._fill(data, 0, frames)
@@ -118,12 +122,16 @@ class FrameParser:
             self._fail(error)
         return frames
 
+    def check(self) -> None:
+        """Raise the error that stands, if any."""
+        if self.error is not None:
+            raise self.error
+
     def finish(self) -> None:
         """Say that the body has ended; BadFrame if it was malformed or ended inside a frame."""
         if self.error is None and (self._head or self._lacking):
             self._fail(BadFrame("body ended inside a frame"))
-        if self.error is not None:
-            raise self.error
+        self.check()
 
     def _fail(self, error: BadFrame) -> None:
         self.error = error

@@ -10,19 +10,17 @@
 
 Compact, fields in this order, what is empty or absent left out. Names, values and bodies are text
 as the `s2-format` header says: `raw` is UTF-8, lossy (U+FFFD for each maximal invalid
-subsequence); `base64` is the standard alphabet, padded. What comes in is `json_input`'s.
+subsequence); `base64` is the standard alphabet, padded. What comes in is `json_input`'s; batches
+of records are written by `layout/json_records`, straight from their stored form.
 """
 
-import binascii
 import enum
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from bourn.errors import BadHeader
-from bourn.limits import JSON_DUMP_BYTES
-from bourn.model.record import AppendAck, SequencedRecord, StreamPosition
+from bourn.model.record import AppendAck, StreamPosition
 
 
 class Format(enum.Enum):
@@ -72,51 +70,9 @@ def encode_append_ack(ack: AppendAck) -> bytes:
     )
 
 
-def encode_read_batch(
-    records: Sequence[SequencedRecord], tail: StreamPosition | None, fmt: Format
-) -> bytes:
-    """Return a ReadBatch."""
-    text = _lossy_text if fmt is Format.RAW else _base64_text
-    parts: list[bytes] = []
-    items: list[dict[str, Any]] = []
-    size_bytes = 0
-    for seq_num, timestamp, body, headers in records:
-        item: dict[str, Any] = {"seq_num": seq_num, "timestamp": timestamp}
-        if headers:
-            item["headers"] = [(text(name), text(value)) for name, value in headers]
-        if len(body) > JSON_DUMP_BYTES:
-            items.append(item)
-            parts.append(orjson.dumps(items)[1:-2] + b',"body":' + _large_string(text(body)) + b"}")
-            items, size_bytes = [], 0
-            continue
-        if body:
-            item["body"] = text(body)
-        items.append(item)
-        size_bytes += len(body)
-        if size_bytes >= JSON_DUMP_BYTES:
-            parts.append(orjson.dumps(items)[1:-1])
-            items, size_bytes = [], 0
-    if items:
-        parts.append(orjson.dumps(items)[1:-1])
-    end = b"]}" if tail is None else b'],"tail":%b}' % encode_position(tail)
-    return b'{"records":[' + b",".join(parts) + end
-
-
-def _large_string(text: str) -> bytes:
-    """Return a string of JSON, made in parts: escapes can take ten milliseconds."""
-    parts = [
-        orjson.dumps(text[at : at + JSON_DUMP_BYTES])[1:-1]
-        for at in range(0, len(text), JSON_DUMP_BYTES)
-    ]
-    return b'"' + b"".join(parts) + b'"'
-
-
-def _lossy_text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
-def _base64_text(data: bytes) -> str:
-    return binascii.b2a_base64(data, newline=False).decode("ascii")
+def encode_ending(tail: StreamPosition | None) -> bytes:
+    """Return what stands behind the records of a ReadBatch."""
+    return b"]}" if tail is None else b'],"tail":%b}' % encode_position(tail)
 
 
 def encode_seq_num_mismatch(next_seq_num: int) -> bytes:

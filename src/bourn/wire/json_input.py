@@ -88,6 +88,10 @@ class _Input(msgspec.Struct, gc=False):
 
 
 _DECODER: Final = msgspec.json.Decoder(_Input)
+_PLAIN_START: Final = b'{"records":[{"body":"'
+_PLAIN_END: Final = b'"}]}'
+_PLAIN_BYTES_MIN: Final = len(_PLAIN_START) + len(_PLAIN_END)
+_NOT_PLAIN: Final = bytes(range(0x20)) + b'"\\'  # what no JSON string holds as it is
 
 
 # The same in parts, to be read one by one
@@ -134,6 +138,20 @@ def decode_append_input(body: bytes, fmt: Format) -> JsonAppendInput:
         None if parsed.match_seq_num is UNSET else parsed.match_seq_num,
         None if fencing_token is UNSET else fencing_token,
     )
+
+
+def plain_body(body: bytes) -> bytes | None:
+    """Return the record of the commonest append: one, in ASCII, that needs no escape; else None."""
+    if (
+        len(body) >= _PLAIN_BYTES_MIN
+        and body.startswith(_PLAIN_START)
+        and body.endswith(_PLAIN_END)
+        and body.isascii()
+    ):
+        text = body[len(_PLAIN_START) : -len(_PLAIN_END)]
+        if len(text.translate(None, _NOT_PLAIN)) == len(text):
+            return text
+    return None
 
 
 def _convert(parsed: list[_Record], decode: Callable[[str], bytes]) -> list[Record]:

@@ -1,0 +1,362 @@
+"""Lanes: the quick way for many connections at once, with a thread that does the system calls.
+
+Half of what a small append costs is the kernel's work for its two packets, and the loop does it
+under the interpreter's lock. Where many connections are busy, their sockets go to one thread of
+machine code (`lane_kernel`) instead: it receives for all that are ready, and wakes the loop
+once; the loop serves all that came, and has all answers sent by one message. With few connections
+that would only add two hand-overs to every answer, so they stay with the loop.
+
+A connection in a lane is still the loop's: its transport is paused, and the lane has a descriptor
+of its own. Anything but small requests and answers takes it out of the lane, and the transport
+goes on where the lane has stopped.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any, Final
+
+import numpy as np
+
+from bourn.http import lane_kernel as kernel
+from bourn.http.backlog import Backlog
+from bourn.http.quick import Ordinary, Quick, QuickConnection
+from bourn.limits import LANE_ANSWER_BYTES_MAX, LANE_BYTES, LANES_FROM, LANES_MAX
+
+log = logging.getLogger(__name__)
+
+PIPE_BYTES: Final = 1 << 20  # a lane has few rows under way, so neither pipe is ever full
+ROWS_BYTES_MAX: Final = 64 * 1024
+_JOINS_AT_LEAST: Final = PIPE_BYTES // (4 * kernel.ROW_BYTES)
+
+assert LANES_MAX <= _JOINS_AT_LEAST, "all lanes can say all they have at once"
+
+
+class Lanes:
+    """The thread, and who is in which lane; made when there is something to do for it."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._members: list[LanedConnection | None] = []
+        self._free: list[int] = []
+        self._out: list[tuple[int, int, bytes]] = []  # lane, op, what to send
+        self._blocks: deque[tuple[int, bytes]] = deque()  # being sent: where, and the bytes
+        self._rest = b""
+        self.joined = 0  # ever
+
+    def is_wanted(self, connections: int) -> bool:
+        """Whether another connection should have a lane."""
+        return (
+            connections >= LANES_FROM
+            and not self._is_closed
+            and (bool(self._free) if self._thread is not None else self._start())
+        )
+
+    def _start(self) -> bool:
+        if not kernel.AVAILABLE or not kernel.is_loaded() or not self._open():
+            self._is_closed = True
+            return False
+        self._members = [None] * LANES_MAX
+        self._free = list(range(LANES_MAX - 1, -1, -1))
+        self._table = np.zeros((LANES_MAX, kernel.LANE_FIELDS), np.int64)
+        memory = np.empty(LANES_MAX * LANE_BYTES, np.uint8)
+        self._memory = memoryview(memory.data)
+        arguments = (self._table, memory, self._epoll.fileno(), *self._theirs)
+        self._thread = threading.Thread(
+            target=kernel.serve, args=arguments, name="lanes", daemon=True
+        )
+        self._thread.start()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._outbox, self._hear)
+        return True
+
+    def _open(self) -> bool:
+        """Open what the thread needs; a system that has no room for it goes without lanes."""
+        with ExitStack() as opened:
+            try:
+                self._epoll = opened.enter_context(select.epoll())
+                inbox, self._inbox = pipe = os.pipe()
+                opened.callback(_close, pipe)
+                self._outbox, outbox = pipe = os.pipe()
+                opened.callback(_close, pipe)
+                for end in (self._inbox, self._outbox):
+                    fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            except OSError as error:
+                log.warning("many connections will be served by the loop alone: %s", error.strerror)
+                return False
+            opened.pop_all()
+        os.set_blocking(self._outbox, False)
+        self._theirs = (inbox, outbox)
+        return True
+
+    def join(self, member: "LanedConnection", descriptor: int) -> int | None:
+        """Give a connection a lane, which is received from at once; None where that fails."""
+        try:
+            own = os.dup(descriptor)
+        except OSError:
+            return None
+        lane = self._free.pop()
+        self._members[lane] = member
+        self._table[lane] = (own, 1, 1, 0)
+        self._say(kernel.JOIN, lane)
+        self.joined += 1
+        return lane
+
+    def send(self, lane: int, data: bytes, *, more: bool) -> None:
+        """Send, together with all that is to be sent in this turn of the loop."""
+        self._queue(lane, kernel.SEND_MORE if more else kernel.SEND, data)
+
+    def more(self, lane: int) -> None:
+        """Receive from the lane again."""
+        self._queue(lane, kernel.MORE, b"")
+
+    def _queue(self, lane: int, op: int, data: bytes) -> None:
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append((lane, op, data))
+
+    def leave(self, lane: int) -> None:
+        """Have the lane left alone, behind all that was to be sent; its member is told."""
+        if self._thread is not None:
+            self._flush()
+            self._say(kernel.LEAVE, lane)
+
+    def _say(self, op: int, lane: int) -> None:
+        row = np.array((op, lane, 0, 0), np.int64)
+        self._write(row.tobytes())
+
+    def _flush(self) -> None:
+        if not self._out:
+            return
+        out, self._out = self._out, []
+        lanes, ops, parts = zip(*out, strict=True)
+        block = b"".join(parts) or b" "  # which has an address
+        address = np.frombuffer(block, np.uint8).ctypes.data
+        rows = np.zeros((len(out) + 1, kernel.ROW), np.int64)
+        rows[:-1, 0] = ops
+        rows[:-1, 1] = lanes
+        rows[:-1, 3] = lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+        rows[:-1, 2] = address + np.cumsum(lengths) - lengths
+        rows[-1, 0] = kernel.FREE
+        self._blocks.append((address, block))
+        self._write(rows.tobytes())
+
+    def _write(self, rows: bytes) -> None:
+        """Blocks where the pipe is full, for as long as the thread takes to read some of it."""
+        view = memoryview(rows)
+        while view:
+            view = view[os.write(self._inbox, view) :]
+
+    def _hear(self) -> None:
+        try:
+            data = self._rest + os.read(self._outbox, ROWS_BYTES_MAX)
+        except BlockingIOError:
+            return
+        whole = len(data) - len(data) % kernel.ROW_BYTES
+        self._rest = data[whole:]
+        rows: list[list[int]] = (
+            np.frombuffer(data[:whole], np.int64).reshape(-1, kernel.ROW).tolist()
+        )
+        for what, lane, address, length in rows:
+            if what == kernel.FREED:
+                self._blocks.popleft()
+                continue
+            member = self._members[lane]
+            assert member is not None
+            try:
+                if what == kernel.CAME:
+                    at = lane * LANE_BYTES
+                    member.came(bytes(self._memory[at : at + length]))
+                elif what == kernel.ENDED:
+                    member.leave_lane()
+                elif what == kernel.SHORT:
+                    member.was_short(self._block(address, length))
+                else:
+                    self._left(lane)
+                    member.left_lane()
+            except Exception:
+                log.exception("a connection failed")
+                member.cut()
+
+    def _block(self, address: int, length: int) -> bytes:
+        start, block = self._blocks[0]  # behind each block comes FREED
+        return block[address - start : address - start + length]
+
+    def _left(self, lane: int) -> None:
+        os.close(int(self._table[lane, kernel.DESCRIPTOR]))
+        self._members[lane] = None
+        self._free.append(lane)
+
+    def close(self) -> None:
+        """End the thread; nobody is in a lane any more, or wants to be."""
+        self._is_closed = True
+        if self._thread is None:
+            return
+        self._loop.remove_reader(self._outbox)
+        self._flush()
+        self._say(kernel.END, 0)
+        self._thread.join()
+        self._epoll.close()
+        _close((*self._theirs, self._inbox, self._outbox))
+        for lane, member in enumerate(self._members):
+            if member is not None:
+                self._left(lane)
+        self._thread = None
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class LanedConnection(QuickConnection):
+    """A connection on the quick way, in a lane where that is worth while."""
+
+    def __init__(
+        self,
+        quick: Quick,
+        connections: "set[QuickConnection]",
+        backlog: Backlog,
+        ordinary: Callable[[], Ordinary],
+        lanes: Lanes,
+    ) -> None:
+        super().__init__(quick, connections, backlog, ordinary)
+        self._lanes = lanes
+        self._is_plain = False
+        self._lane: int | None = None
+        self._owes_more = False  # something came, and the lane is not received from
+        self._is_leaving = False
+        self._may_return = True
+        self._when_left: Callable[[], None] | None = None
+        self._unsent: list[bytes] = []  # which the lane could not send
+        self._held: list[bytes] = []  # while it is being left
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; what is encrypted stays with its transport."""
+        super().connection_made(transport)
+        self._is_plain = transport.get_extra_info("ssl_object") is None
+
+    def data_received(self, data: bytes) -> None:
+        """Answer what is whole; go to a lane, if that is what an append needs."""
+        super().data_received(data)
+        if (
+            self._lane is None
+            and self._is_plain
+            and self._may_return
+            and self._head is not None
+            and self._lanes.is_wanted(len(self._connections))
+            and self._may_join()
+        ):
+            transport: Any = self._transport
+            transport.pause_reading()
+            self._is_paused = True
+            self._lane = self._lanes.join(self, transport.get_extra_info("socket").fileno())
+            self._resume()
+
+    def _may_join(self) -> bool:
+        return not (
+            self._buffer
+            or self._is_paused
+            or self._is_full
+            or self._is_over
+            or self._is_retired
+            or self._transport.is_closing()
+            or self._transport.get_write_buffer_size()
+        )
+
+    def came(self, data: bytes) -> None:
+        """Take what has come by the lane."""
+        self._owes_more = True
+        self._buffer = self._buffer + data if self._buffer else data
+        if self._is_leaving:
+            return
+        if len(data) == LANE_BYTES:
+            self.leave_lane()
+        elif self._head is None:
+            self._serve()
+            self._ask_for_more()
+
+    def was_short(self, data: bytes) -> None:
+        """Keep what could not be sent for the transport."""
+        self._unsent.append(data)
+        self.leave_lane()
+
+    def leave_lane(self, when_left: Callable[[], None] | None = None) -> None:
+        """Go back to the transport; then do this."""
+        if when_left is not None:
+            self._when_left = when_left
+        if self._lane is not None and not self._is_leaving:
+            self._is_leaving = self._is_full = True  # so that nothing is served meanwhile
+            self._lanes.leave(self._lane)
+
+    def left_lane(self) -> None:
+        """Go on where the lane has stopped."""
+        self._lane = None
+        self._is_leaving = self._is_full = False
+        self._owes_more = False
+        when_left, self._when_left = self._when_left, None
+        if self._transport.is_closing():
+            return
+        if self._unsent or self._held:
+            self._transport.write(b"".join((*self._unsent, *self._held)))
+            self._unsent.clear()
+            self._held.clear()
+        if when_left is not None:
+            when_left()
+            return
+        if not self._is_full and self._head is None:
+            self._resume()
+            self._serve()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End, in the lane too."""
+        super().connection_lost(exc)
+        self.leave_lane()
+
+    def _hand_over(self) -> None:
+        if self._lane is None:
+            super()._hand_over()
+        else:
+            self.leave_lane(self._hand_over)
+
+    def _pause(self) -> None:
+        if self._lane is None:
+            super()._pause()
+
+    def _resume(self) -> None:
+        if self._lane is None:
+            super()._resume()
+
+    def _serve(self) -> None:
+        if not self._is_leaving:
+            super()._serve()
+
+    def _go_on(self) -> None:
+        super()._go_on()
+        if self._lane is not None:
+            self._ask_for_more()
+
+    def _ask_for_more(self) -> None:
+        if self._owes_more and self._head is None and not self._is_leaving:
+            assert self._lane is not None
+            self._owes_more = False
+            self._lanes.more(self._lane)
+
+    def _write(self, data: bytes) -> None:
+        if self._lane is None:
+            super()._write(data)
+        elif self._is_leaving or len(data) > LANE_ANSWER_BYTES_MAX:
+            self._held.append(data)
+            self._may_return = False
+            self.leave_lane()
+        else:
+            more = self._owes_more and not self._buffer
+            self._owes_more = self._owes_more and not more
+            self._lanes.send(self._lane, data, more=more)
