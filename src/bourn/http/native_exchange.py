@@ -138,11 +138,8 @@ class NativeExchange:
     async def send(self, data: bytes) -> None:
         """Send a part of the body."""
         try:
-            if self._pusher is not None:
-                await self._pusher.settle()
-            if not self._connection.is_http1:
-                await self._connection.is_heard.wait()
             if len(data) < BACKLOG_PIECE_BYTES_MIN:
+                await self._ready()
                 await self._sending.send_data(data)
             else:
                 await self._send_large(data)
@@ -150,6 +147,13 @@ class NativeExchange:
             raise _gone(error) from error
         # A writer that never waits would not let the loop see that the client has gone.
         await asyncio.sleep(0)  # noqa: TID251  a bare yield
+
+    async def _ready(self) -> None:
+        """Return when what was pushed is out, and the client reads."""
+        if self._pusher is not None:
+            await self._pusher.settle()
+        if not self._connection.is_http1:
+            await self._connection.is_heard.wait()
 
     async def _send_large(self, data: bytes, *, is_last: bool = False) -> None:
         """Send a part of the body that counts until the client takes it.
@@ -159,6 +163,7 @@ class NativeExchange:
         """
         connection, sending = self._connection, self._sending
         with connection.backlog.held(len(data), connection.cut) as piece:
+            await self._ready()
             for at in range(0, len(data), SEND_PIECE_BYTES):
                 if not connection.is_http1:
                     await connection.turn()
