@@ -10,15 +10,15 @@ import errno
 import platform
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+from bourn.libc import ADDRESS, INT, LONG, compiled, errno_location, symbol
+
 _Bytes = npt.NDArray[np.uint8]
 _Ints = npt.NDArray[np.int64]
 
@@ -82,34 +82,19 @@ class Crowd(NamedTuple):
     outcome: _Ints  # meaning, connection, errno or how many bytes came last
 
 
-_int = types.int32
-_long = types.int64
-_address = types.uintp
-_int_pointer: Any = cast("Any", types.CPointer)(_int)
+_c_send = symbol("send", LONG, INT, ADDRESS, LONG, INT)
+_c_recv = symbol("recv", LONG, INT, ADDRESS, LONG, INT)
+_c_epoll_wait = symbol("epoll_wait", INT, INT, ADDRESS, INT, INT)
+_c_clock_gettime = symbol("clock_gettime", INT, INT, ADDRESS)
 
 
-def _symbol(name: str, result: Any, *arguments: Any) -> Any:
-    return types.ExternalFunction(name, result(*arguments))
-
-
-def _compiled(function: _Function) -> _Function:
-    return cast("_Function", njit(nogil=True, cache=True)(function))
-
-
-_c_send = _symbol("send", _long, _int, _address, _long, _int)
-_c_recv = _symbol("recv", _long, _int, _address, _long, _int)
-_c_epoll_wait = _symbol("epoll_wait", _int, _int, _address, _int, _int)
-_c_clock_gettime = _symbol("clock_gettime", _int, _int, _address)
-_c_errno = _symbol("__errno_location", _int_pointer)
-
-
-@_compiled
+@compiled
 def _now_ns(crowd: Crowd) -> int:
     _c_clock_gettime(_CLOCK_MONOTONIC, crowd.clock.ctypes.data)
     return crowd.clock[0] * _SECOND_NS + crowd.clock[1]  # type: ignore[no-any-return]
 
 
-@_compiled
+@compiled
 def _end(crowd: Crowd, meaning: int, at: int, detail: int) -> bool:
     """Note why the run is over; what is noted first stands."""
     if crowd.outcome[0] != FINE:
@@ -120,7 +105,7 @@ def _end(crowd: Crowd, meaning: int, at: int, detail: int) -> bool:
     return False
 
 
-@_compiled
+@compiled
 def _ask(crowd: Crowd, at: int) -> None:
     """Send the whole request; a failure is in the outcome."""
     crowd.head_bytes[at] = 0
@@ -133,12 +118,12 @@ def _ask(crowd: Crowd, at: int) -> None:
         count = _c_send(crowd.descriptors[at], address, stop - start, _SEND_FLAGS)
         if count >= 0:
             start += count
-        elif _c_errno()[0] != _EINTR:
-            _end(crowd, FAILED, at, _c_errno()[0])
+        elif errno_location()[0] != _EINTR:
+            _end(crowd, FAILED, at, errno_location()[0])
             return
 
 
-@_compiled
+@compiled
 def _length(head: _Bytes, size: int) -> int:
     """The answer's length, as its head says; -1 where it does not."""
     for start in range(size - len(_LENGTH)):
@@ -163,7 +148,7 @@ def _length(head: _Bytes, size: int) -> int:
     return -1
 
 
-@_compiled
+@compiled
 def _read_head(crowd: Crowd, at: int, count: int) -> int:
     """Take in the head; how many of the bytes belong to it, or -1 with the outcome noted."""
     head = crowd.heads[at]
@@ -196,7 +181,7 @@ def _read_head(crowd: Crowd, at: int, count: int) -> int:
     return taken
 
 
-@_compiled
+@compiled
 def _is_answered(crowd: Crowd, at: int) -> bool:
     """Take in what has come; whether the answer is whole now. A failure is in the outcome."""
     if crowd.outcome[0] != FINE:
@@ -204,8 +189,8 @@ def _is_answered(crowd: Crowd, at: int) -> bool:
     address = crowd.received.ctypes.data
     count = _c_recv(crowd.descriptors[at], address, RECEIVE_BYTES, _RECEIVE_FLAGS)
     if count < 0:
-        if _c_errno()[0] not in (_EAGAIN, _EINTR):
-            _end(crowd, FAILED, at, _c_errno()[0])
+        if errno_location()[0] not in (_EAGAIN, _EINTR):
+            _end(crowd, FAILED, at, errno_location()[0])
         return False
     if count == 0:
         return _end(crowd, CLOSED, at, 0)
@@ -220,23 +205,23 @@ def _is_answered(crowd: Crowd, at: int) -> bool:
     return crowd.body_left[at] == 0  # type: ignore[no-any-return]
 
 
-@_compiled
+@compiled
 def _is_awake(crowd: Crowd, ready: int) -> bool:
     if ready == 0:
         return _end(crowd, SILENT, 0, 0)
-    if ready < 0 and _c_errno()[0] != _EINTR:
-        return _end(crowd, FAILED, 0, _c_errno()[0])
+    if ready < 0 and errno_location()[0] != _EINTR:
+        return _end(crowd, FAILED, 0, errno_location()[0])
     return True
 
 
-@_compiled
+@compiled
 def _longer(latencies: _Ints) -> _Ints:
     longer = np.empty(2 * len(latencies), np.int64)
     longer[: len(latencies)] = latencies
     return longer
 
 
-@_compiled
+@compiled
 def _run(crowd: Crowd, epoll: int, lasts_ns: int) -> tuple[_Ints, int]:
     """Ask on all connections; again until the time is over. All latencies, and what it took."""
     latencies = np.empty(_LATENCIES_AT_FIRST, np.int64)

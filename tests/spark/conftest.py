@@ -1,6 +1,7 @@
 """One Spark session, and servers, for all tests of the connector in a process."""
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -99,3 +100,18 @@ def client(server: Serving) -> Iterator[Client]:
     with Client(Settings.of(BASIN, server.url, environ={})) as client:
         client.create_basin(BASIN, {"create_stream_on_append": True})
         yield client
+
+
+@pytest.fixture(scope="module")
+def settings(endpoint: str, request: pytest.FixtureRequest) -> Settings:
+    """Of the module's BASIN, on our own server, and on another one where there is one."""
+    basin = request.module.BASIN
+    found = Settings.of(basin, endpoint, environ={})
+    with Client(found) as client:
+        client.create_basin(basin, {"create_stream_on_append": True})
+    return found
+
+
+@pytest.fixture
+def stream() -> str:
+    return f"stream {random.getrandbits(64):x}/ü"

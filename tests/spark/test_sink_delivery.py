@@ -1,6 +1,5 @@
 """The sink's delivery on a real server: what it finds there, and what it makes of it."""
 
-import random
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -31,24 +30,10 @@ from tests.spark.writers import MARKING, Writer, bodies, bodies_of, records_of
 BASIN = "sink-tests"
 
 
-@pytest.fixture(scope="module")
-def settings(endpoint: str) -> Settings:
-    """Of a basin on our own server, and on another one where there is one."""
-    found = Settings.of(BASIN, endpoint, environ={})
-    with Client(found) as client:
-        client.create_basin(BASIN, {"create_stream_on_append": True})
-    return found
-
-
 @pytest.fixture
 def client(settings: Settings) -> Iterator[Client]:
     with Client(settings) as client:
         yield client
-
-
-@pytest.fixture
-def stream() -> str:
-    return f"stream {random.getrandbits(64):x}/ü"
 
 
 @pytest.fixture

@@ -25,24 +25,10 @@ from tests.sparks import S3_BUCKET
 BASIN = "sink-places"
 
 
-@pytest.fixture(scope="module")
-def settings(endpoint: str) -> Settings:
-    """Of a basin on our own server, and on another one where there is one."""
-    found = Settings.of(BASIN, endpoint, environ={})
-    with Client(found) as client:
-        client.create_basin(BASIN, {"create_stream_on_append": True})
-    return found
-
-
 @pytest.fixture
 def client(settings: Settings) -> Iterator[Client]:
     with Client(settings) as client:
         yield client
-
-
-@pytest.fixture
-def stream() -> str:
-    return f"stream {random.getrandbits(64):x}/ü"
 
 
 def test_rows_may_be_staged_in_s3(settings, client, stream, moto, monkeypatch):

@@ -27,18 +27,16 @@ A negative number, or the inbox's end, ends the thread.
 import errno
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 import numpy as np
-import numpy.ma  # numba asks for it at every first call; threads that import it at once fail
 import numpy.typing as npt
-from numba import njit, types
+from numba import types
 
+from bourn.libc import ADDRESS, INT, LONG, compiled, errno_location, symbol
 from bourn.limits import PIECE_REST_US
 
 Jobs = npt.NDArray[np.int64]
-_Function = TypeVar("_Function", bound=Callable[..., None])
 
 OP, DIR_FD, NAME, DATA, LENGTH, OFFSET, RESULT, STEP = range(8)
 JOB_FIELDS: Final = 8
@@ -72,45 +70,26 @@ _ZERO_DIGIT: Final = ord("0")
 _DESCRIPTORS: Final = tuple(b"/proc/self/fd/")
 _DOT: Final = ord(".")
 
-_int = types.int32
-_long = types.int64
-_address = types.uintp
+_c_read = symbol("read", LONG, INT, ADDRESS, LONG)
+_c_write = symbol("write", LONG, INT, ADDRESS, LONG)
+_c_pread = symbol("pread", LONG, INT, ADDRESS, LONG, LONG)
+_c_lseek = symbol("lseek", LONG, INT, LONG, INT)
+_c_openat = symbol("openat", INT, INT, ADDRESS, INT, INT)
+_c_close = symbol("close", INT, INT)
+_c_fdatasync = symbol("fdatasync", INT, INT)
+_c_fsync = symbol("fsync", INT, INT)
+_c_sync_range = symbol("sync_file_range", INT, INT, LONG, LONG, types.uint32)
+_c_rest = symbol("usleep", INT, types.uint32)
+_c_linkat = symbol("linkat", INT, INT, ADDRESS, INT, ADDRESS, INT)
 
 
-def _symbol(name: str, result: Any, *arguments: Any) -> Any:
-    """Name a function of the C library; it is looked up when the code is loaded."""
-    return types.ExternalFunction(name, result(*arguments))
-
-
-def _compiled(function: _Function) -> _Function:
-    try:
-        return cast("_Function", njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # no directory to keep machine code in: every process compiles anew
-        return cast("_Function", njit(nogil=True)(function))
-
-
-_int_pointer: Any = cast("Any", types.CPointer)(_int)
-_c_read = _symbol("read", _long, _int, _address, _long)
-_c_write = _symbol("write", _long, _int, _address, _long)
-_c_pread = _symbol("pread", _long, _int, _address, _long, _long)
-_c_lseek = _symbol("lseek", _long, _int, _long, _int)
-_c_openat = _symbol("openat", _int, _int, _address, _int, _int)
-_c_close = _symbol("close", _int, _int)
-_c_fdatasync = _symbol("fdatasync", _int, _int)
-_c_fsync = _symbol("fsync", _int, _int)
-_c_sync_range = _symbol("sync_file_range", _int, _int, _long, _long, types.uint32)
-_c_rest = _symbol("usleep", _int, types.uint32)
-_c_linkat = _symbol("linkat", _int, _int, _address, _int, _address, _int)
-_c_errno = _symbol("__errno_location", _int_pointer)
-
-
-@_compiled
+@compiled
 def _fail(job: Jobs, step: int) -> None:
     job[STEP] = step
-    job[RESULT] = -_c_errno()[0]
+    job[RESULT] = -errno_location()[0]
 
 
-@_compiled
+@compiled
 def _name_descriptor(path: npt.NDArray[np.uint8], descriptor: int) -> None:
     """Write the descriptor's decimal digits and a NUL behind "/proc/self/fd/"."""
     end = len(_DESCRIPTORS)
@@ -128,7 +107,7 @@ def _name_descriptor(path: npt.NDArray[np.uint8], descriptor: int) -> None:
         rest //= _TEN
 
 
-@_compiled
+@compiled
 def _write_all(job: Jobs, descriptor: int) -> None:
     address, left, piece = job[DATA], job[LENGTH], job[OFFSET]
     while left > 0:
@@ -145,12 +124,12 @@ def _write_all(job: Jobs, descriptor: int) -> None:
                 _c_rest(_REST_US)
             address += count
             left -= count
-        elif count == 0 or _c_errno()[0] != _EINTR:
+        elif count == 0 or errno_location()[0] != _EINTR:
             _fail(job, STEP_WRITE)
             return
 
 
-@_compiled
+@compiled
 def _create(job: Jobs, scratch: npt.NDArray[np.uint8]) -> None:
     """Make the bytes durable, then the name: no crash can show a name with other bytes.
 
@@ -175,7 +154,7 @@ def _create(job: Jobs, scratch: npt.NDArray[np.uint8]) -> None:
     _c_close(descriptor)
 
 
-@_compiled
+@compiled
 def _read(job: Jobs) -> None:
     descriptor = _c_openat(job[DIR_FD], np.uint64(job[NAME]), _OPEN_TO_READ, 0)
     if descriptor < 0:
@@ -198,7 +177,7 @@ def _read(job: Jobs) -> None:
                 done += count
             elif count == 0:
                 break
-            elif _c_errno()[0] != _EINTR:
+            elif errno_location()[0] != _EINTR:
                 _fail(job, STEP_READ)
                 break
         if job[STEP] == STEP_NONE:
@@ -206,7 +185,7 @@ def _read(job: Jobs) -> None:
     _c_close(descriptor)
 
 
-@_compiled
+@compiled
 def serve(jobs: Jobs, inbox_fd: int, outbox_fd: int) -> None:
     """Do job after job until told to end."""
     message = np.zeros(1, np.int32)
@@ -216,7 +195,7 @@ def serve(jobs: Jobs, inbox_fd: int, outbox_fd: int) -> None:
         scratch[2 + index] = _DESCRIPTORS[index]
     while True:
         count = _c_read(inbox_fd, message.ctypes.data, MESSAGE_BYTES)
-        if count < 0 and _c_errno()[0] == _EINTR:
+        if count < 0 and errno_location()[0] == _EINTR:
             continue
         if count != MESSAGE_BYTES or message[0] < 0:
             return
@@ -228,11 +207,11 @@ def serve(jobs: Jobs, inbox_fd: int, outbox_fd: int) -> None:
         else:
             _read(job)
         while _c_write(outbox_fd, message.ctypes.data, MESSAGE_BYTES) < 0:
-            if _c_errno()[0] != _EINTR:
+            if errno_location()[0] != _EINTR:
                 return
 
 
 def load() -> None:
     """Compile `serve` (seconds), or take it from numba's cache (a fraction of one)."""
     if AVAILABLE:
-        cast("Any", serve).compile(types.void(types.int64[:, ::1], _long, _long))
+        cast("Any", serve).compile(types.void(types.int64[:, ::1], LONG, LONG))

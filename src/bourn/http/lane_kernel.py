@@ -25,17 +25,15 @@ import platform
 import select
 import socket
 import sys
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 import numpy as np
-import numpy.ma  # as in bourn.bucket.kernel
 import numpy.typing as npt
-from numba import njit, types
+from numba import types
 
+from bourn.libc import ADDRESS, INT, LONG, compiled, errno_location, symbol
 from bourn.limits import LANE_BYTES
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 _Ints = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 
@@ -63,33 +61,15 @@ _RECEIVE_FLAGS: Final = int(socket.MSG_DONTWAIT)
 _EINTR: Final = errno.EINTR
 _EAGAIN: Final = errno.EAGAIN
 
-_int = types.int32
-_long = types.int64
-_address = types.uintp
-_int_pointer: Any = cast("Any", types.CPointer)(_int)
+_c_read = symbol("read", LONG, INT, ADDRESS, LONG)
+_c_write = symbol("write", LONG, INT, ADDRESS, LONG)
+_c_send = symbol("send", LONG, INT, ADDRESS, LONG, INT)
+_c_recv = symbol("recv", LONG, INT, ADDRESS, LONG, INT)
+_c_epoll_wait = symbol("epoll_wait", INT, INT, ADDRESS, INT, INT)
+_c_epoll_ctl = symbol("epoll_ctl", INT, INT, INT, INT, ADDRESS)
 
 
-def _symbol(name: str, result: Any, *arguments: Any) -> Any:
-    return types.ExternalFunction(name, result(*arguments))
-
-
-def _compiled(function: _Function) -> _Function:
-    try:
-        return cast("_Function", njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # no directory to keep machine code in: every process compiles anew
-        return cast("_Function", njit(nogil=True)(function))
-
-
-_c_read = _symbol("read", _long, _int, _address, _long)
-_c_write = _symbol("write", _long, _int, _address, _long)
-_c_send = _symbol("send", _long, _int, _address, _long, _int)
-_c_recv = _symbol("recv", _long, _int, _address, _long, _int)
-_c_epoll_wait = _symbol("epoll_wait", _int, _int, _address, _int, _int)
-_c_epoll_ctl = _symbol("epoll_ctl", _int, _int, _int, _int, _address)
-_c_errno = _symbol("__errno_location", _int_pointer)
-
-
-@_compiled
+@compiled
 def _report(reports: _Ints, what: int, lane: int, address: int, length: int) -> None:
     """Add a row; the first row's first number counts them."""
     reports[0, 0] += 1
@@ -100,7 +80,7 @@ def _report(reports: _Ints, what: int, lane: int, address: int, length: int) -> 
     row[3] = length
 
 
-@_compiled
+@compiled
 def _flush(reports: _Ints, outbox: int) -> None:
     at = reports[1:].ctypes.data
     left = reports[0, 0] * ROW_BYTES
@@ -110,11 +90,11 @@ def _flush(reports: _Ints, outbox: int) -> None:
         if count > 0:
             at += count
             left -= count
-        elif _c_errno()[0] != _EINTR:
+        elif errno_location()[0] != _EINTR:
             return  # nobody reads any more
 
 
-@_compiled
+@compiled
 def _watch(lanes: _Ints, epoll: int, lane: int, event: npt.NDArray[np.int32]) -> None:
     event[0] = _EPOLLIN
     event[_DATA] = lane
@@ -123,37 +103,37 @@ def _watch(lanes: _Ints, epoll: int, lane: int, event: npt.NDArray[np.int32]) ->
     lanes[lane, IS_OUT] = 0
 
 
-@_compiled
+@compiled
 def _ignore(lanes: _Ints, epoll: int, lane: int, event: npt.NDArray[np.int32]) -> None:
     if not lanes[lane, IS_OUT]:
         _c_epoll_ctl(epoll, _EPOLL_CTL_DEL, lanes[lane, DESCRIPTOR], event.ctypes.data)
         lanes[lane, IS_OUT] = 1
 
 
-@_compiled
+@compiled
 def _receive(lanes: _Ints, memory: _Bytes, lane: int, reports: _Ints) -> None:
     address = memory.ctypes.data + lane * LANE_BYTES
     count = _c_recv(lanes[lane, DESCRIPTOR], address, LANE_BYTES, _RECEIVE_FLAGS)
-    if count < 0 and _c_errno()[0] in (_EAGAIN, _EINTR):
+    if count < 0 and errno_location()[0] in (_EAGAIN, _EINTR):
         return
     lanes[lane, IS_TAKEN] = 1
     _report(reports, CAME if count > 0 else ENDED, lane, 0, count)
 
 
-@_compiled
+@compiled
 def _send(lanes: _Ints, lane: int, address: int, length: int, reports: _Ints) -> None:
     while not lanes[lane, IS_SHORT] and length > 0:
         count = _c_send(lanes[lane, DESCRIPTOR], np.uint64(address), length, _SEND_FLAGS)
         if count > 0:
             address += count
             length -= count
-        elif count < 0 and _c_errno()[0] != _EINTR:
+        elif count < 0 and errno_location()[0] != _EINTR:
             lanes[lane, IS_SHORT] = 1
     if length > 0:
         _report(reports, SHORT, lane, address, length)
 
 
-@_compiled
+@compiled
 def _obey(
     command: _Ints, lanes: _Ints, epoll: int, event: npt.NDArray[np.int32], reports: _Ints
 ) -> bool:
@@ -172,7 +152,7 @@ def _obey(
     return op != END  # type: ignore[no-any-return]
 
 
-@_compiled
+@compiled
 def serve(lanes: _Ints, memory: _Bytes, epoll: int, inbox: int, outbox: int) -> None:
     """Receive and send until told to end."""
     events = np.zeros(_EVENTS * _EVENT_WORDS, np.int32)
@@ -211,7 +191,7 @@ def load() -> None:
     """Compile `serve` (seconds), or take it from numba's cache (a fraction of one)."""
     if AVAILABLE:
         ints, octets = types.int64[:, ::1], types.uint8[::1]
-        cast("Any", serve).compile(types.void(ints, octets, _long, _long, _long))
+        cast("Any", serve).compile(types.void(ints, octets, LONG, LONG, LONG))
 
 
 def is_loaded() -> bool:
