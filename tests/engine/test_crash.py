@@ -48,13 +48,10 @@ def run_command(*arguments: str) -> tuple[int, list[str]]:
 
 @pytest.mark.slow
 def test_a_few_kills_and_a_fight_break_no_promise(tmp_path):
-    """The command itself; `make crash` has kills of each kind, and all fights.
-
-    On a slow machine three nodes can die before they have acked anything.
-    """
+    """The command itself; `make crash` has kills of each kind, and all fights."""
     status, lines = run_command("--kills", "3", "--duel", "1", "--directory", str(tmp_path))
     assert status == 0, "\n".join(lines)
-    assert re.fullmatch(r"3 kills, \d+ acked batches, 0 violations", lines[-1])
+    assert re.fullmatch(r"3 kills, [1-9]\d* acked batches, 0 violations", lines[-1])
     assert re.fullmatch(r"1 duels, [1-9]\d* acked batches, 0 violations", lines[-2])
     assert not list(tmp_path.iterdir()), "a directory without violations is removed"
 
