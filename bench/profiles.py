@@ -11,6 +11,7 @@ is that of the line that calls it.
 
 import argparse
 import asyncio
+import re
 import subprocess
 import sys
 import tempfile
@@ -155,6 +156,7 @@ def main() -> int:
         ):
             load(server, 1.0)  # what is loaded or compiled at first use is no part of it
             stacks = _profiled(server, load, options, name, spy)
+        _entitle(options.output / f"{name}.svg", title)
         found = {"title": title, "bucket": options.bucket, **summary(stacks)}
         _keep(options, name, found)
         told = ", ".join(f"{row['file']} {row['share']:.0%}" for row in found["files"][:4])
@@ -201,6 +203,13 @@ def _profiled(server: Server, load: Load, options: argparse.Namespace, name: str
         if failures:
             raise RuntimeError(f"py-spy: {failures[0]}")
         return raw.read_text(encoding="utf-8")
+
+
+def _entitle(path: Path, title: str) -> None:
+    """Say what was measured, where py-spy has put its own command line."""
+    drawn = path.read_text(encoding="utf-8")
+    said = re.sub(r'(<text id="title"[^>]*>)[^<]*', lambda found: found[1] + title, drawn, count=1)
+    path.write_text(said, encoding="utf-8")
 
 
 def summary(stacks: str) -> dict[str, Any]:
