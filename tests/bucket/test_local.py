@@ -158,7 +158,7 @@ def test_the_native_way_syncs_the_bytes_before_the_name_and_the_name_before_its_
 ) -> None:
     script = """
     async def main():
-        bucket = LocalBucket(root)
+        bucket = LocalBucket(root, threads=1)
         await bucket.put_if_absent("d/object-under-test", b"12345")
         try:
             await bucket.put_if_absent("d/object-under-test", b"67890")
@@ -167,7 +167,7 @@ def test_the_native_way_syncs_the_bytes_before_the_name_and_the_name_before_its_
         await bucket.close()
     asyncio.run(main())
     """
-    traced = "trace=openat,write,fdatasync,linkat,fsync"
+    traced = "trace=openat,fcntl,write,fdatasync,linkat,fsync"
     command = ["strace", "-ff", "-o", str(tmp_path / "trace"), "-e", traced, sys.executable, "-c"]
     process = subprocess.run(
         [*command, SETUP + textwrap.dedent(script), str(tmp_path / "root")],
@@ -178,8 +178,8 @@ def test_the_native_way_syncs_the_bytes_before_the_name_and_the_name_before_its_
     if "ptrace" in process.stderr and process.returncode:
         pytest.skip("tracing is not permitted here")
     assert process.stdout == "exists\n"
-    # One file per thread; the two puts may have run on one or on two.
     text = "".join(path.read_text() for path in sorted(tmp_path.glob("trace.*")))
+    # The first put makes its own file, and then, behind the answer, that of the second.
     puts = re.findall(
         r"openat\((\d+), \"\.\", \S*O_TMPFILE\S*, 0666\) = (\d+)\n"
         r"write\((\d+), \"(\d+)\", 5\) += 5\n"
@@ -187,14 +187,17 @@ def test_the_native_way_syncs_the_bytes_before_the_name_and_the_name_before_its_
         r"linkat\(AT_FDCWD, \"/proc/self/fd/(\d+)\", (\d+), \"object-under-test\", "
         r"AT_SYMLINK_FOLLOW\) = (0|-1 EEXIST).*\n"
         r"fsync\((\d+)\) += 0\n"
+        r"(?:fcntl\(\d+, F_DUPFD_CLOEXEC, 0\) += (\d+)\n)?"
         r"write\(\d+, \"[^\"]+\", 4\) += 4\n",  # the answer
         text,
     )
-    assert len(puts) == 2
-    for directory, file, written, _, synced, linked, linked_in, _, synced_last in puts:
+    assert [(put[3], put[7]) for put in puts] == [("12345", "0"), ("67890", "-1 EEXIST")]
+    first, second = puts
+    for _, file, written, _, synced, linked, linked_in, _, synced_last, _ in puts:
         assert {file} == {written, synced, linked}
-        assert {directory} == {linked_in, synced_last}
-    assert {(put[3], put[7]) for put in puts} == {("12345", "0"), ("67890", "-1 EEXIST")}
+        assert linked_in == synced_last
+    assert first[0] == first[6]
+    assert second[0] == first[9], "made in the same directory, by a descriptor of the thread's own"
 
 
 # Failures
@@ -296,7 +299,7 @@ def test_the_native_way_reports_a_file_too_large_and_too_many_files(tmp_path: Pa
         else:
             print("stored")
     async def main():
-        bucket = LocalBucket(root)
+        bucket = LocalBucket(root, gentle=True)  # which has no file ready for the next put
         await bucket.put_if_absent("d/first", b"1")
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
         await attempt(bucket.put_if_absent, "d/large", bytes(5000))
@@ -624,14 +627,15 @@ def test_no_more_directories_stay_open_than_the_limit(
     monkeypatch.setattr(local, "LOCAL_DIRECTORIES_OPEN_MAX", 4)
 
     async def scenario() -> None:
-        bucket = LocalBucket(tmp_path)
+        bucket = LocalBucket(tmp_path, threads=3)
         await bucket.put_if_absent("first", b"")
         before = open_descriptors()
         for turn in range(2):
             await asyncio.gather(
                 *(bucket.put_if_absent(f"d{number}/{turn}", b"1") for number in range(40))
             )
-            assert open_descriptors() <= before + 4
+            # And a thread's own: the file of its next put, and the directory that this is for.
+            assert open_descriptors() <= before + 4 + 3 * 2
         assert len(await listed(bucket)) == 81
         await bucket.close()
 

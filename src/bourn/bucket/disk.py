@@ -56,8 +56,11 @@ class Syscalls:
 class Directory:
     """An open directory, closed by hand or when the last one who needs it lets go."""
 
+    _numbers = itertools.count(1)
+
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        self.number = next(self._numbers)  # its own for ever, where descriptors are given again
 
     def __del__(self) -> None:
         self.close()

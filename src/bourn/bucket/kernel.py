@@ -5,12 +5,12 @@ of the GIL for a moment only, and takes it back before a waiting thread has woke
 system calls then takes hundreds of milliseconds (docs/adr/0003-buckets.md has the figures). Code
 compiled by numba does all of them, waits for its next job and reports, and never asks for it.
 
-A job is a row of eight int64, filled in by the loop, answered in place:
+A job is a row of nine int64, filled in by the loop, answered in place:
 
-    +----+--------+---------------+---------------+--------+--------+--------+------+
-    | op | dir fd | name address  | data address  | length | offset | result | step |
-    +----+--------+---------------+---------------+--------+--------+--------+------+
-      0      1           2               3            4        5        6       7
+    +----+--------+---------------+---------------+--------+--------+--------+------+--------+
+    | op | dir fd | name address  | data address  | length | offset | result | step | dir no |
+    +----+--------+---------------+---------------+--------+--------+--------+------+--------+
+      0      1           2               3            4        5        6       7       8
 
     op      CREATE  data -> a new durable file `name` in the directory; an offset is the size of
                     the pieces that go to the disk one by one, with a rest behind each
@@ -19,12 +19,18 @@ A job is a row of eight int64, filled in by the loop, answered in place:
     name    ends with a NUL byte
     result  how many bytes, or minus the errno of the step that failed
     step    the system call that failed, if one did
+    dir no  of the open directory; unlike its descriptor, no other has it afterwards
 
 A thread reads the row's number (int32) from its inbox, and writes it to its outbox when done.
 A negative number, or the inbox's end, ends the thread.
+
+To make a file can take longer than to sync it (ext4 without a journal looks for an inode that was
+not deleted lately). So a thread that has put an object makes the file of its next one, in the same
+directory, behind its answer. Bulk work has no such hurry, and changes directories.
 """
 
 import errno
+import fcntl
 import os
 import sys
 from typing import Any, Final, cast
@@ -38,13 +44,18 @@ from bourn.limits import PIECE_REST_US
 
 Jobs = npt.NDArray[np.int64]
 
-OP, DIR_FD, NAME, DATA, LENGTH, OFFSET, RESULT, STEP = range(8)
-JOB_FIELDS: Final = 8
+OP, DIR_FD, NAME, DATA, LENGTH, OFFSET, RESULT, STEP, DIR_NUMBER = range(9)
+JOB_FIELDS: Final = 9
 MESSAGE_BYTES: Final = 4
 
 CREATE: Final = 1
 READ: Final = 2
 SIZE: Final = 3
+
+# What a thread has ready: a file for the next put into a directory, and a descriptor of its own of
+# that directory, which the loop may close once it has its answer.
+READY_FILE, READY_DIR_FD, READY_DIR_NUMBER = range(3)
+READY_FIELDS: Final = 3
 
 STEP_NONE: Final = 0
 STEP_OPEN: Final = 1
@@ -59,6 +70,7 @@ AVAILABLE: Final = sys.platform == "linux"
 _OPEN_TEMPORARY: Final = getattr(os, "O_TMPFILE", 0) | os.O_WRONLY | os.O_CLOEXEC
 _OPEN_TO_READ: Final = os.O_RDONLY | os.O_CLOEXEC
 _MODE: Final = 0o666  # the umask narrows it
+_DUPLICATE: Final = getattr(fcntl, "F_DUPFD_CLOEXEC", 0)
 _AT_FDCWD: Final = -100
 _AT_SYMLINK_FOLLOW: Final = 0x400
 _SEEK_END: Final = os.SEEK_END
@@ -75,6 +87,7 @@ _c_write = symbol("write", LONG, INT, ADDRESS, LONG)
 _c_pread = symbol("pread", LONG, INT, ADDRESS, LONG, LONG)
 _c_lseek = symbol("lseek", LONG, INT, LONG, INT)
 _c_openat = symbol("openat", INT, INT, ADDRESS, INT, INT)
+_c_fcntl = symbol("fcntl", INT, INT, INT, INT)
 _c_close = symbol("close", INT, INT)
 _c_fdatasync = symbol("fdatasync", INT, INT)
 _c_fsync = symbol("fsync", INT, INT)
@@ -130,16 +143,21 @@ def _write_all(job: Jobs, descriptor: int) -> None:
 
 
 @compiled
-def _create(job: Jobs, scratch: npt.NDArray[np.uint8]) -> None:
+def _create(job: Jobs, scratch: npt.NDArray[np.uint8], ready: Jobs) -> int:
     """Make the bytes durable, then the name: no crash can show a name with other bytes.
 
     The directory is synced also when the name was taken: only then is the winner's name durable.
+    Returns the file's descriptor, to be closed behind the answer; negative if there is none.
     """
-    # scratch[0:2] is ".", scratch[2:] the path of a descriptor
-    descriptor = _c_openat(job[DIR_FD], scratch.ctypes.data, _OPEN_TEMPORARY, _MODE)
+    descriptor = -1
+    if ready[READY_DIR_NUMBER] == job[DIR_NUMBER]:
+        descriptor, ready[READY_FILE] = ready[READY_FILE], -1
+    if descriptor < 0:
+        # scratch[0:2] is ".", scratch[2:] the path of a descriptor
+        descriptor = _c_openat(job[DIR_FD], scratch.ctypes.data, _OPEN_TEMPORARY, _MODE)
     if descriptor < 0:
         _fail(job, STEP_OPEN)
-        return
+        return -1
     _write_all(job, descriptor)
     if job[STEP] == STEP_NONE and _c_fdatasync(descriptor) != 0:
         _fail(job, STEP_SYNC_DATA)
@@ -151,7 +169,27 @@ def _create(job: Jobs, scratch: npt.NDArray[np.uint8]) -> None:
             _fail(job, STEP_LINK)
         if _c_fsync(job[DIR_FD]) != 0:
             _fail(job, STEP_SYNC_DIRECTORY)
-    _c_close(descriptor)
+    return descriptor
+
+
+@compiled
+def _forget(ready: Jobs) -> None:
+    for index in (READY_FILE, READY_DIR_FD):
+        if ready[index] >= 0:
+            _c_close(ready[index])
+    ready[:] = -1
+
+
+@compiled
+def _stay_in_directory(job: Jobs, ready: Jobs) -> None:
+    """Get ready to make files where this one is put; before its answer, while that is open."""
+    if job[STEP] != STEP_NONE or job[OFFSET] > 0:
+        _forget(ready)
+    elif ready[READY_DIR_NUMBER] != job[DIR_NUMBER]:
+        _forget(ready)
+        directory = _c_fcntl(job[DIR_FD], _DUPLICATE, 0)
+        if directory >= 0:
+            ready[READY_DIR_FD], ready[READY_DIR_NUMBER] = directory, job[DIR_NUMBER]
 
 
 @compiled
@@ -193,22 +231,34 @@ def serve(jobs: Jobs, inbox_fd: int, outbox_fd: int) -> None:
     scratch[0] = _DOT
     for index in range(len(_DESCRIPTORS)):
         scratch[2 + index] = _DESCRIPTORS[index]
+    ready = np.full(READY_FIELDS, -1, np.int64)
     while True:
         count = _c_read(inbox_fd, message.ctypes.data, MESSAGE_BYTES)
         if count < 0 and errno_location()[0] == _EINTR:
             continue
         if count != MESSAGE_BYTES or message[0] < 0:
-            return
+            break
         job = jobs[message[0]]
         job[RESULT] = 0
         job[STEP] = STEP_NONE
+        written = -1
         if job[OP] == CREATE:
-            _create(job, scratch)
+            written = _create(job, scratch, ready)
+            _stay_in_directory(job, ready)
         else:
             _read(job)
-        while _c_write(outbox_fd, message.ctypes.data, MESSAGE_BYTES) < 0:
-            if errno_location()[0] != _EINTR:
-                return
+        count = _c_write(outbox_fd, message.ctypes.data, MESSAGE_BYTES)
+        while count < 0 and errno_location()[0] == _EINTR:
+            count = _c_write(outbox_fd, message.ctypes.data, MESSAGE_BYTES)
+        # From here on the row is the loop's again.
+        if written >= 0:
+            _c_close(written)
+        if count < 0:
+            break
+        if ready[READY_DIR_FD] >= 0 and ready[READY_FILE] < 0:
+            directory = ready[READY_DIR_FD]
+            ready[READY_FILE] = _c_openat(directory, scratch.ctypes.data, _OPEN_TEMPORARY, _MODE)
+    _forget(ready)
 
 
 def load() -> None:

@@ -85,7 +85,7 @@ class LocalBucket:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="bourn-files")
         self._readers = Workers(threads) if nameless and kernel.AVAILABLE else None
         nameless = self._readers is not None and self._disk.makes_nameless_files()
-        self._writers = Workers(threads) if nameless else None
+        self._writers = Workers(threads, urgent=not gentle) if nameless else None
         self._piece_bytes = GENTLE_PIECE_BYTES if gentle else 0
         self._broken = ""
         self._closed = False
@@ -202,11 +202,7 @@ class LocalBucket:
             await self._run(name, self._disk.create, directory, name, data)
         else:
             created = self._writers.create(
-                directory.descriptor,
-                name.encode(),
-                data,
-                directory,
-                piece_bytes=self._piece_bytes,
+                directory, name.encode(), data, piece_bytes=self._piece_bytes
             )
             _check(await created)
 
@@ -219,12 +215,12 @@ class LocalBucket:
             return await self._run(key, self._disk.read, key, start, length)
         self._check_open(key)
         if length is None or length > _READ_UNSIZED_BYTES_MAX:
-            answer = await workers.size(top.descriptor, name, top)
+            answer = await workers.size(top, name)
             _check(answer)
             left = max(answer.size_bytes - start, 0)
             length = left if length is None else min(left, length)
         self._check_open(key)
-        answer, data = await workers.read(top.descriptor, name, start, length, top)
+        answer, data = await workers.read(top, name, start, length)
         _check(answer)
         return data
 

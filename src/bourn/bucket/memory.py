@@ -52,6 +52,14 @@ class MemoryBucket:
             raise ObjectMissing(key)
         return found[start : start + length]
 
+    def view(self, key: str, start: int, length: int) -> memoryview:
+        """Return as `get_range` does, at once and without a copy: the object stays as long."""
+        check_range(key, start, length)
+        found = self._objects.get(key)
+        if found is None:
+            raise ObjectMissing(key)
+        return memoryview(found)[start : start + length]
+
     async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield the objects under `prefix` behind `after`, in ascending order."""
         check_listing(prefix, after)

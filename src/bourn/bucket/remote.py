@@ -100,10 +100,10 @@ class RemoteBucket:
                 raise ObjectMissing(key)
             return b""
         try:
-            result = await self._store.get_async(
-                self._prefix + key, options={"range": (start, start + length)}
+            found = await self._store.get_range_async(
+                self._prefix + key, start=start, length=length
             )
-            return (await result.bytes_async()).to_bytes()
+            return found.to_bytes()
         except GenericError as error:
             # A range that starts at or behind the end is an error of HTTP, and an empty one here.
             size = await self._size(key)

@@ -19,7 +19,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from bourn.bucket import kernel
+from bourn.bucket.disk import Directory
 from bourn.bucket.port import Data
+from bourn.bucket.urgency import ask_for_short_slices
 from bourn.limits import LOCAL_JOBS_MAX
 
 _ROW: Final = struct.Struct(f"={kernel.JOB_FIELDS}q")
@@ -48,18 +50,21 @@ class Answer(NamedTuple):
 class _Job(NamedTuple):
     future: asyncio.Future[Answer]
     operation: int
-    directory: int
+    directory: Directory
     name: bytes
     address: int
     length: int
     offset: int
-    kept: Any  # what the addresses and the descriptor belong to
+    kept: Any  # what the address belongs to
 
 
 class Workers:
-    """A fixed number of threads. Belongs to one event loop at a time; start it where it is used."""
+    """A fixed number of threads. Belongs to one event loop at a time; start it where it is used.
 
-    def __init__(self, threads: int) -> None:
+    Urgent ones go before others that are busy (`urgency`).
+    """
+
+    def __init__(self, threads: int, *, urgent: bool = False) -> None:
         kernel.load()
         self._table = np.zeros((LOCAL_JOBS_MAX, kernel.JOB_FIELDS), np.int64)
         self._rows = self._table.data.cast("B")
@@ -74,7 +79,7 @@ class Workers:
         os.set_blocking(self._outbox, False)
         self._threads = [
             threading.Thread(
-                target=kernel.serve,
+                target=_serve_urgently if urgent else kernel.serve,
                 args=(self._table, self._inbox_read, self._outbox_write),
                 name=f"bourn-disk-{number}",
                 daemon=True,
@@ -85,31 +90,27 @@ class Workers:
             thread.start()
 
     def create(
-        self, directory: int, name: bytes, data: Data, kept: object, *, piece_bytes: int = 0
+        self, directory: Directory, name: bytes, data: Data, *, piece_bytes: int = 0
     ) -> asyncio.Future[Answer]:
-        """Create a durable file in the open directory; `kept` owns the directory's descriptor.
+        """Create a durable file in the open directory.
 
         Where `piece_bytes` is given, it goes to the disk in such pieces, with a rest behind each.
         """
         view = np.frombuffer(data, np.uint8) if len(data) else None
         address = 0 if view is None else view.ctypes.data
-        return self._submit(
-            kernel.CREATE, directory, name, address, len(data), piece_bytes, (view, kept)
-        )
+        return self._submit(kernel.CREATE, directory, name, address, len(data), piece_bytes, view)
 
-    def size(self, directory: int, name: bytes, kept: object) -> asyncio.Future[Answer]:
+    def size(self, directory: Directory, name: bytes) -> asyncio.Future[Answer]:
         """Find out how long a file is."""
-        return self._submit(kernel.SIZE, directory, name, 0, 0, 0, kept)
+        return self._submit(kernel.SIZE, directory, name, 0, 0, 0, None)
 
     async def read(
-        self, directory: int, name: bytes, start: int, length: int, kept: object
+        self, directory: Directory, name: bytes, start: int, length: int
     ) -> tuple[Answer, bytes]:
         """Read [start, start + length) of a file; fewer bytes where it ends."""
         target: bytes = _new_bytes(None, length)
         address: int = _address_of_bytes(target)
-        answer = await self._submit(
-            kernel.READ, directory, name, address, length, start, (target, kept)
-        )
+        answer = await self._submit(kernel.READ, directory, name, address, length, start, target)
         whole = answer.step == kernel.STEP_NONE and answer.size_bytes == length
         return answer, target if whole else target[: answer.size_bytes]
 
@@ -131,7 +132,7 @@ class Workers:
     def _submit(
         self,
         operation: int,
-        directory: int,
+        directory: Directory,
         name: bytes,
         address: int,
         length: int,
@@ -157,13 +158,14 @@ class Workers:
             self._rows,
             row * _ROW.size,
             job.operation,
-            job.directory,
+            job.directory.descriptor,
             _address_of_bytes(job.name),
             job.address,
             job.length,
             job.offset,
             0,
             0,
+            job.directory.number,
         )
         os.write(self._inbox, _MESSAGE.pack(row))
 
@@ -194,3 +196,8 @@ class Workers:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._outbox)
         self._loop = None
+
+
+def _serve_urgently(jobs: kernel.Jobs, inbox_fd: int, outbox_fd: int) -> None:
+    ask_for_short_slices()
+    kernel.serve(jobs, inbox_fd, outbox_fd)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable
 from typing import Final, TypeVar
 
+from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Bucket, Data, ObjectInfo
 from bourn.clock import Clock
 from bourn.errors import BucketUnavailable
@@ -52,6 +53,11 @@ class BoundedBucket:
     def is_remote(self) -> bool:
         """Whether the inner bucket is remote."""
         return self._inner.is_remote
+
+    @property
+    def in_memory(self) -> MemoryBucket | None:
+        """The inner bucket, where its objects need not be asked for: nothing of it takes time."""
+        return self._inner if type(self._inner) is MemoryBucket else None
 
     async def put_if_absent(self, key: str, data: Data) -> None:
         """Create the object, or fail."""

@@ -13,6 +13,7 @@ from typing import Final
 from bourn.bucket.port import Bucket
 from bourn.bucket.retry import Backoff
 from bourn.clock import Clock
+from bourn.engine.bounded import BoundedBucket
 from bourn.engine.complaints import Complaints
 from bourn.engine.history import History
 from bourn.engine.history_index import Stretch
@@ -50,6 +51,7 @@ class Fetches:
         rng: random.Random,
     ) -> None:
         self._bucket = bucket
+        self._in_memory = bucket.in_memory if isinstance(bucket, BoundedBucket) else None
         self._epochs = epochs
         self._history = history
         self._bytes_max = settings.read_cache_bytes
@@ -150,7 +152,11 @@ class Fetches:
 
     async def _fetch_run(self, stream_id: int, run: Run) -> list[Entry]:
         key = wal_key(*self._epochs.position(run.commit))
-        data = await self._bucket.get_range(key, run.offset, run.length)
+        data: bytes | memoryview
+        if self._in_memory is not None:
+            data = self._in_memory.view(key, run.offset, run.length)
+        else:
+            data = await self._bucket.get_range(key, run.offset, run.length)
         return _check_run(data, key, stream_id, run)
 
     async def close(self) -> None:
@@ -162,7 +168,7 @@ class Fetches:
         await self._row_groups.close()
 
 
-def _check_run(data: bytes, key: str, stream_id: int, run: Run) -> list[Entry]:
+def _check_run(data: bytes | memoryview, key: str, stream_id: int, run: Run) -> list[Entry]:
     if len(data) != run.length:
         raise Damaged(key, f"{len(data)} bytes where {run.length} were written: truncated")
     entries = decode_run(data, key)
