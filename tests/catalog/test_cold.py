@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bourn.catalog.cold import ABSENT, ColdStreams
+from bourn.catalog.cold import ABSENT, SIGNPOST_ROWS, ColdStreams
 from bourn.layout.runs import NEVER_S, RunIndex
 from bourn.layout.snapshot import StreamColumns, StreamImage
 from bourn.limits import U64_MAX
@@ -41,6 +41,20 @@ def test_streams_are_found_by_name_and_by_id(
     ids = [stream.id for stream in rows]
     assert cold.find_id(stream_id) == (ids.index(stream_id) if stream_id in ids else ABSENT)
     assert cold.count(basin_id) == sum(stream.basin_id == basin_id for stream in streams)
+
+
+def test_many_streams_are_found_as_well_as_few() -> None:
+    counts = {1: SIGNPOST_ROWS // 2, 2: 5 * SIGNPOST_ROWS, 3: 1, 4: 2 * SIGNPOST_ROWS + 1}
+    keys = [(basin_id, f"{n:03d}") for basin_id, count in counts.items() for n in range(count)]
+    cold = cold_of([image(at, basin, name) for at, (basin, name) in enumerate(keys)])
+    for row, (basin_id, name) in enumerate(keys):
+        assert cold.find(basin_id, name) == row
+        assert cold.find(basin_id, f"{name}x") == cold.find(basin_id, name[:2]) == ABSENT
+        behind = [key for key in keys if key[0] == basin_id and key > (basin_id, name)]
+        assert cold.range(basin_id, "", name) == (row + 1, row + 1 + len(behind))
+        begun = [at for at, key in enumerate(keys) if key[0] == basin_id and key[1][:2] == name[:2]]
+        assert cold.range(basin_id, name[:2]) == (begun[0], begun[-1] + 1)
+    assert cold.find(5, "000") == ABSENT
 
 
 @settings(deadline=None)

@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from bourn.engine import snapshots
 from tests.engine.harness import Storage
+
+
+@pytest.fixture(autouse=True)
+def _no_stream_stays_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every snapshot let go of all idle streams, so that they come back from their rows."""
+    monkeypatch.setattr(snapshots, "STREAMS_IN_USE_MAX", 0)
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -10,7 +10,7 @@ import pytest
 from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Bucket, Data, ObjectInfo
 from bourn.clock import ManualClock
-from bourn.engine import housekeeping
+from bourn.engine import housekeeping, snapshots
 from bourn.engine.node import Node, NodeState
 from bourn.engine.room import BATCH_ROOM_BYTES_MIN
 from bourn.engine.stream import Stream
@@ -18,7 +18,7 @@ from bourn.engine.tail_cache import EncodedBatches
 from bourn.errors import BournError, BucketRefused, OutcomeUnknown, ServerDraining
 from bourn.layout.entry import Entry
 from bourn.layout.keys import EPOCH_PREFIX, WAL_PREFIX, epoch_key, wal_key
-from bourn.limits import COMMIT_BYTES_MAX, KIB, MIB
+from bourn.limits import COMMIT_BYTES_MAX, KIB, MIB, STREAM_REST_SECS
 from bourn.log.cursor import make_request
 from bourn.log.retention import is_abandoned
 from bourn.model.config import Age, BasinConfig, DeleteOnEmpty, StreamConfig
@@ -443,6 +443,46 @@ def test_streams_that_were_only_read_are_let_go_without_a_snapshot(
                 assert followed is streams.in_use(followed.id)  # type: ignore[union-attr]
                 assert bodies((await soon(anext(batches))).records()) == [b"y"]
             assert len((await node.list_streams(BASIN)).rows) == 200
+
+    run(scenario())
+
+
+def test_streams_at_work_stay_in_use_behind_a_snapshot_up_to_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshots, "STREAMS_IN_USE_MAX", 150)
+
+    async def scenario() -> None:
+        async with node_on(settings=BY_HAND) as node:
+            await many_streams(node, 200)
+            await node.housekeeping.snapshots.take()
+            streams = node.term.state.streams
+            assert {stream.row.name for stream in streams.hot()} == {
+                f"{i:06d}" for i in range(50, 200)
+            }, "those that came into use first have gone"
+            for i in range(200):
+                ack = await node.append(BASIN, f"{i:06d}", batch("y"))
+                assert ack.start.seq_num == 1
+
+    run(scenario())
+
+
+def test_streams_at_rest_are_let_go_however_few_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "STREAMS_IN_USE_MAX", 150)
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with node_on(settings=BY_HAND, clock=clock) as node:
+            await many_streams(node, 10)
+            streams = node.term.state.streams
+            await pass_time(clock, STREAM_REST_SECS + 1, step=1.0)
+            node.housekeeping.expire()
+            assert streams.in_use_count == 10, "their rows are older than they are"
+            await node.append(BASIN, "000007", batch("y"))
+            await node.housekeeping.snapshots.take()
+            assert streams.in_use_count == 10
+            node.housekeeping.expire()
+            assert [stream.row.name for stream in streams.hot()] == ["000007"]
 
     run(scenario())
 

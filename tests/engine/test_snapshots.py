@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Bucket
 from bourn.clock import ManualClock
+from bourn.engine import snapshots
 from bourn.engine.node import Node
 from bourn.errors import (
     BournError,
@@ -22,6 +23,7 @@ from bourn.errors import (
     ResourceError,
 )
 from bourn.layout.keys import SNAPSHOT_PREFIX, WAL_PREFIX, parse_snapshot_key, snapshot_key
+from bourn.limits import SNAPSHOT_PAUSE_FACTOR
 from bourn.model.config import Age, Infinite, StreamConfig
 from bourn.model.patch import StreamPatch
 from bourn.model.resource import CreateBasin, CreateStream
@@ -304,6 +306,37 @@ def test_a_snapshot_is_taken_when_enough_has_changed(memory: Storage, reason: st
             await pass_time_until(clock, lambda: node.housekeeping.snapshots.taken == 1)
             await pass_time(clock, 100)
             assert node.housekeeping.snapshots.taken == 1, "nothing has changed since"
+
+    memory.run(scenario)
+
+
+def test_snapshots_that_take_long_are_taken_seldom_where_many_streams_change(
+    memory: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "STREAMS_IN_USE_MAX", 10)
+    settings = EngineSettings(snapshot_interval_secs=1e9, snapshot_after_streams=5)
+
+    async def scenario(bucket: Bucket) -> None:
+        clock = ManualClock(NOW_MS)
+        async with gated_node(bucket, settings, clock=clock) as (gated, node):
+            await node.create_basin(CreateBasin(BASIN))
+            taken = node.housekeeping.snapshots
+
+            async def change(count: int) -> None:
+                for _ in range(count):
+                    name = f"{node.term.state.streams.count()}"
+                    await node.create_stream(BASIN, CreateStream(name))
+
+            await change(5)
+            gated.prefix, gated.shut = SNAPSHOT_PREFIX, True
+            await pass_time_until(clock, lambda: gated.held)
+            await pass_time(clock, 4)  # as long as this one takes
+            gated.open()
+            await pass_time_until(clock, lambda: taken.taken == 1)
+            await change(6)
+            await pass_time(clock, 3.5 * SNAPSHOT_PAUSE_FACTOR)
+            assert taken.taken == 1
+            await pass_time_until(clock, lambda: taken.taken == 2)
 
     memory.run(scenario)
 

@@ -16,6 +16,7 @@ from bourn.layout.runs import NEVER_S, RUN_DTYPE
 from bourn.layout.snapshot import StreamColumns, StreamImage
 
 ABSENT: Final = -1
+SIGNPOST_ROWS: Final = 32
 
 I64Array = npt.NDArray[np.int64]
 
@@ -23,7 +24,7 @@ I64Array = npt.NDArray[np.int64]
 class ColdStreams:
     """Rows sorted by (basin_id, name), numbered from 0; a row number holds for this object only."""
 
-    __slots__ = ("_basin_ids", "_by_id", "_ids", "columns")
+    __slots__ = ("_basin_ids", "_by_id", "_ids", "_signposts", "columns")
 
     def __init__(self, columns: StreamColumns) -> None:
         self.columns = columns
@@ -32,6 +33,9 @@ class ColdStreams:
         self._basin_ids = columns.basin_ids.data
         order = np.argsort(columns.ids).astype(np.uint32)
         self._by_id = order.data
+        # Every so many names as an object, which bisect compares ten times faster than a row's.
+        names = columns.names
+        self._signposts = [names[row] for row in range(0, len(names), SIGNPOST_ROWS)]
 
     @classmethod
     def empty(cls) -> "ColdStreams":
@@ -62,7 +66,7 @@ class ColdStreams:
         low, high = self._basin(basin_id)
         key = name.encode()
         names = self.columns.names
-        row = bisect_left(names, key, low, high)
+        row = self._name_at_or_behind(key, low, high)
         return row if row < high and names[row] == key else ABSENT
 
     def find_id(self, stream_id: int) -> int:
@@ -77,14 +81,14 @@ class ColdStreams:
     def range(self, basin_id: int, prefix: str = "", start_after: str = "") -> tuple[int, int]:
         """Return the rows [low, high) whose names have the prefix and lie behind `start_after`."""
         low, high = self._basin(basin_id)
-        names = self.columns.names
         if prefix:
             key = prefix.encode()
-            low = bisect_left(names, key, low, high)
+            low = self._name_at_or_behind(key, low, high)
             # The last byte of UTF-8 is never 0xFF, so this is the first string behind the prefix.
-            high = bisect_left(names, key[:-1] + bytes([key[-1] + 1]), low, high)
+            high = self._name_at_or_behind(key[:-1] + bytes([key[-1] + 1]), low, high)
         if start_after:
-            low = bisect_right(names, start_after.encode(), low, high)
+            # A string is followed by itself and a zero byte, and nothing lies between.
+            low = self._name_at_or_behind(start_after.encode() + b"\0", low, high)
         return low, high
 
     def count(self, basin_id: int) -> int:
@@ -175,7 +179,7 @@ class ColdStreams:
             if row != ABSENT and names[row] == name and self._basin_ids[row] == basin_ids[index]:
                 continue  # nothing but its values has changed
             low, high = self._basin(basin_ids[index])
-            place = bisect_left(names, name, low, high)
+            place = self._name_at_or_behind(name, low, high)
             if place < high and kept[place] and names[place] == name:
                 raise ValueError(f"two streams have the name {name.decode()}")
             places[index] = place
@@ -191,6 +195,16 @@ class ColdStreams:
             found = sorted_ids[at] == ids
             rows[found] = by_id[at[found]]
         return rows
+
+    def _name_at_or_behind(self, name: bytes, low: int, high: int) -> int:
+        """Return the first row in [low, high] of one basin whose name is not before this one."""
+        first, last = -(-low // SIGNPOST_ROWS), -(-high // SIGNPOST_ROWS)
+        post = bisect_left(self._signposts, name, first, last)
+        if post > first:
+            low = (post - 1) * SIGNPOST_ROWS + 1
+        if post < last:
+            high = post * SIGNPOST_ROWS
+        return bisect_left(self.columns.names, name, low, high)
 
     def _basin(self, basin_id: int) -> tuple[int, int]:
         low = bisect_left(self._basin_ids, basin_id)

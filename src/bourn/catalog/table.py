@@ -4,7 +4,7 @@
 get(basin, name) ─► hot objects ──miss──► cold rows ─► hydrate ─► hot
                       │  ▲                    ▲
              mark_dirty  │ put back           │ adopt: the merged rows take the old ones' place,
-                      ▼  │                    │        clean idle objects are let go
+                      ▼  │                    │        clean idle objects above a number are let go
                    capture() ─► Capture ─► merge (in a thread) ─► snapshot object
                          └── abandon: the snapshot failed, everything is dirty again
 ```
@@ -17,6 +17,7 @@ beside them, touches nothing but immutable values.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -279,7 +280,7 @@ class StreamTable(Generic[T]):
         self._removed = set()
         return self._capture
 
-    def adopt(self, capture: Capture, merged: ColdStreams) -> None:
+    def adopt(self, capture: Capture, merged: ColdStreams, kept_max: int = 0) -> None:
         """Let the rows merged from a capture take the old ones' place, and evict."""
         self._close(capture)
         for names in self._added.values():
@@ -291,7 +292,7 @@ class StreamTable(Generic[T]):
             row = merged.find_id(stream_id)
             if row != ABSENT:
                 self._gone[row] = 1
-        self.evict()
+        self.evict(kept_max)
 
     def abandon(self, capture: Capture) -> None:
         """Take a capture back: the next one will hold its changes again."""
@@ -299,14 +300,18 @@ class StreamTable(Generic[T]):
         self._dirty.update(stream_id for stream_id in capture.ids if stream_id in self._by_id)
         self._removed |= capture.removed
 
-    def evict(self) -> int:
-        """Let go of every idle stream whose cold row is up to date; returns how many."""
+    def evict(self, kept_max: int = 0) -> int:
+        """Let go of idle streams whose cold rows are up to date; returns how many.
+
+        Those go first that came into use first, and none as long as so many may stay in use.
+        """
         captured = self._capture.ids if self._capture is not None else frozenset()
-        idle = [
+        found = (
             stream_id
             for stream_id, (_, _, stream) in self._by_id.items()
             if stream_id not in self._dirty and stream_id not in captured and self._is_idle(stream)
-        ]
+        )
+        idle = list(islice(found, max(len(self._by_id) - kept_max, 0)))
         for stream_id in idle:
             self._drop(stream_id)
         return len(idle)

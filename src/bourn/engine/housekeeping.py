@@ -23,7 +23,7 @@ from bourn.engine.sweep import orphans
 from bourn.engine.term import Term
 from bourn.errors import BournError, BucketError, Fenced, Unavailable
 from bourn.layout.keys import EPOCH_PREFIX, epoch_key, wal_key
-from bourn.limits import HISTORY_COUNT_SECS
+from bourn.limits import HISTORY_COUNT_SECS, STREAM_REST_SECS, STREAMS_IN_USE_MAX
 from bourn.log.retention import is_abandoned
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,6 @@ T = TypeVar("T")
 
 STREAMS_PER_STEP: Final = 2_000
 STREAMS_PER_TURN: Final = 200  # of the event loop: a few milliseconds
-STREAMS_IN_USE_MAX: Final = 10_000  # above it, those at rest go without waiting for a snapshot
 PURGES_PER_COMMIT: Final = 500
 COLLECTS_AT_ONCE: Final = 16
 EPOCH_CHECKS_MISSED_MAX: Final = 5
@@ -219,11 +218,13 @@ class Housekeeping:
             self._hot_cursor = streams.hot()
         share = self._hot_cursor[:STREAMS_PER_STEP]
         del self._hot_cursor[:STREAMS_PER_STEP]
+        resting_ms = now_ms - 1000 * STREAM_REST_SECS
         for chunk in _chunks(share):
             for stream in chunk:
                 if streams.in_use(stream.id) is stream:
                     self._look_at(stream, now_ms)
-                    if streams.in_use_count > STREAMS_IN_USE_MAX:
+                    is_resting = stream.last_write_ms < resting_ms
+                    if is_resting or streams.in_use_count > STREAMS_IN_USE_MAX:
                         streams.let_go(stream.id)
             yield
 

@@ -12,6 +12,7 @@ from bourn.engine.term import Term
 from bourn.errors import BournError, BucketError, ObjectExists, Unavailable
 from bourn.layout.keys import SNAPSHOT_PREFIX, LogPosition, parse_snapshot_key, snapshot_key
 from bourn.layout.snapshot import encode_snapshot
+from bourn.limits import SNAPSHOT_PAUSE_FACTOR, STREAMS_IN_USE_MAX
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ class Snapshots:
         self._clock = term.clock
         self._lock = asyncio.Lock()
         self._taken_at = self._clock.monotonic()
+        self._took_secs = 0.0
         self._bytes_at = term.committer.bytes_committed - term.recovered.replayed_bytes
         self._ordinal_at = term.recovered.base_ordinal - term.recovered.replayed_commits
         self._kept: list[tuple[int, LogPosition]] = []  # (ordinal, position), oldest first
@@ -46,11 +48,15 @@ class Snapshots:
         dirty = term.state.streams.dirty_count
         log_bytes = term.committer.bytes_committed - self._bytes_at
         many = max(settings.snapshot_after_streams, term.state.streams.count() // 5)
-        old = self._clock.monotonic() - self._taken_at >= settings.snapshot_interval_secs
+        age_secs = self._clock.monotonic() - self._taken_at
+        old = age_secs >= settings.snapshot_interval_secs
+        # All streams may be at work: what one snapshot costs must not become the rule.
+        rested = age_secs >= SNAPSHOT_PAUSE_FACTOR * self._took_secs
         if (
             (old and (ordinal > self._ordinal_at or dirty))
             or log_bytes >= settings.snapshot_after_bytes
-            or dirty >= many
+            or (dirty >= many and rested)
+            or dirty >= many + STREAMS_IN_USE_MAX
         ):
             await self.take()
 
@@ -65,6 +71,7 @@ class Snapshots:
         if committer.failed is not None:
             # The state holds what was admitted and never will be durable.
             raise Unavailable(f"the log has ended: {committer.failed.message}")
+        began = self._clock.monotonic()
         ordinal = committer.cut()
         position = committer.position(ordinal)
         meta = term.state.meta(position, ordinal, self._clock.now_ms())
@@ -83,8 +90,9 @@ class Snapshots:
         except BaseException:
             streams.abandon(capture)
             raise
-        streams.adopt(capture, merged)
+        streams.adopt(capture, merged, STREAMS_IN_USE_MAX)
         self._taken_at = self._clock.monotonic()
+        self._took_secs = self._taken_at - began
         self._bytes_at, self._ordinal_at = bytes_at, ordinal
         self.taken += 1
         if is_new:

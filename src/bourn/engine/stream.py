@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 from bourn.catalog.rows import ConfigPool, StreamRow, decode_stream_row, encode_stream_row
@@ -10,10 +11,18 @@ from bourn.layout.entry import NEVER_S, Entry
 from bourn.layout.runs import RunIndex
 from bourn.limits import AES_GCM_SEQ_NUM_MAX
 from bourn.log.sequencer import Rules, StreamState
-from bourn.model.config import Age, Cipher
+from bourn.model.config import Age, Cipher, TimestampMode
 from bourn.model.record import StreamPosition
 
 NO_COMMIT: Final = -1
+
+
+@cache
+def _rules(mode: TimestampMode, uncapped: bool, cipher: Cipher | None) -> Rules:  # noqa: FBT001
+    """The same object for all streams that obey the same; there are a dozen."""
+    if cipher is Cipher.AES_256_GCM:
+        return Rules(mode=mode, uncapped=uncapped, seq_num_max=AES_GCM_SEQ_NUM_MAX)
+    return Rules(mode=mode, uncapped=uncapped)
 
 
 class Stream:
@@ -62,14 +71,7 @@ class Stream:
         retention = row.config.retention_policy
         self.retention_secs = retention.secs if isinstance(retention, Age) else 0
         timestamping = row.config.timestamping
-        if row.cipher is Cipher.AES_256_GCM:
-            self.rules = Rules(
-                mode=timestamping.mode,
-                uncapped=timestamping.uncapped,
-                seq_num_max=AES_GCM_SEQ_NUM_MAX,
-            )
-        else:
-            self.rules = Rules(mode=timestamping.mode, uncapped=timestamping.uncapped)
+        self.rules = _rules(timestamping.mode, timestamping.uncapped, row.cipher)
 
     def index_run(self, ordinal: int, offset: int, length: int, entries: Sequence[Entry]) -> int:
         """Note where a run of batches lies; readers see it once its end is durable.
@@ -185,7 +187,7 @@ def new_stream(row: StreamRow) -> Stream:
 
 
 def hydrate(image: StreamImage) -> Stream:
-    """The stream that a snapshot kept."""
+    """The stream that a snapshot kept; whoever made the columns has checked its runs."""
     state = StreamState(
         next_seq_num=image.next_seq_num,
         last_timestamp=image.last_timestamp,
@@ -193,4 +195,4 @@ def hydrate(image: StreamImage) -> Stream:
         trim_point=image.trim_point,
     )
     row = _CONFIGS.share(decode_stream_row(image.row))
-    return Stream(row, state, RunIndex.from_bytes(image.runs), image.last_write_ms)
+    return Stream(row, state, RunIndex.from_checked(image.runs), image.last_write_ms)

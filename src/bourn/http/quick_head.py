@@ -5,6 +5,7 @@ which knows every rule. So nothing is refused here, and nothing is read in two w
 """
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from bourn.catalog.tokens import digest_of
@@ -13,7 +14,7 @@ from bourn.http.cors import origin_fields
 from bourn.http.data_plane import checked, parse_read_query
 from bourn.http.media import Media, media_of
 from bourn.http.routing import Route, decode_segment, match_path
-from bourn.limits import QUICK_HEAD_BYTES_MAX
+from bourn.limits import QUICK_HEAD_BYTES_MAX, QUICK_HEADS_KEPT, QUICK_QUERIES_KEPT
 from bourn.log.cursor import ReadRequest, unary
 from bourn.model import names
 from bourn.wire.compression import Compression, choose_response_encoding
@@ -21,8 +22,10 @@ from bourn.wire.json import Format, parse_format
 
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LENGTH: Final = re.compile(r"[0-9]{1,7}")
+_STATED_LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,7})(?=\r\n)")
 _TARGET: Final = re.compile(r"/[!$%&'()*+,./0-9:;=?@A-Z_a-z~-]*")
-_LINES_MIN: Final = 4  # the request, one field, and the two empty ones behind the last
+_LINES_MIN: Final = 4  # what is before, one field, and the two empty ones behind the last
+_BODIES: Final = frozenset({Media.JSON, Media.PROTOBUF})
 _HARMLESS: Final = frozenset(
     {
         "accept",
@@ -66,40 +69,103 @@ class QuickHead(NamedTuple):
     large: bytes  # the same for a body that others would want compressed
 
 
-def parse_quick_head(data: bytes, *, cors: bool) -> QuickHead | None:
-    """Read a head with the empty line that ends it; None where it must go the ordinary way."""
-    fields = _fields(data)
-    if fields is None:
+class QuickFields(NamedTuple):
+    """What the fields say, whatever stream the request is about and however long its body is."""
+
+    basin: str
+    length: int | None  # of the body, where it stood in a way that is not cut out
+    kind: Media
+    may_read: bool
+    answer_is_protobuf: bool
+    format: Format
+    digest: bytes
+    small: bytes
+    large: bytes
+
+
+def parse_quick_head(
+    data: bytes, *, cors: bool, known: dict[bytes, QuickFields] | None = None
+) -> QuickHead | None:
+    """Read a head with the empty line that ends it; None where it must go the ordinary way.
+
+    A client says the same fields again and again, and another stream or length each time: `known`
+    keeps the last few fields.
+    """
+    if len(data) > QUICK_HEAD_BYTES_MAX:
         return None
-    first = fields.pop("")
-    method, _, rest = first.partition(" ")
+    line_end = data.find(b"\r\n")
+    text = data[line_end:]
+    stated = _STATED_LENGTH.search(text)
+    if stated is not None:
+        text = text[: stated.start()] + text[stated.end() :]
+    try:
+        fields = None if known is None else known.get(text)
+        if fields is None:
+            fields = _parse_fields(text, cors=cors)
+            if fields is None:
+                return None
+            if known is not None:
+                if len(known) >= QUICK_HEADS_KEPT:
+                    known.clear()
+                known[text] = fields
+        length = fields.length
+        if stated is not None:
+            if length is not None:
+                return None
+            length = int(stated[1])
+        return _parse_line(data[:line_end], fields, length)
+    except BournError:
+        return None  # the ordinary way says what is wrong
+
+
+def _parse_line(line: bytes, fields: QuickFields, length: int | None) -> QuickHead | None:
+    method, _, rest = line.decode("latin-1").partition(" ")
     target, _, version = rest.partition(" ")
     if version != "HTTP/1.1" or _TARGET.fullmatch(target) is None:
         return None
     path, _, query = target.partition("?")
     match = match_path(path)
-    if match is None or match.route is not Route.RECORDS or "s2-basin" not in fields:
+    if match is None or match.route is not Route.RECORDS:
         return None
-    try:
-        if method == "POST":
-            return _append(fields, match.segments[0], cors=cors)
-        if method == "GET":
-            return _read(fields, match.segments[0], query, cors=cors)
-    except BournError:
-        pass  # the ordinary way says what is wrong
-    return None
+    wanted = None
+    if method == "POST":
+        is_meant = length is not None and fields.kind in _BODIES
+    else:
+        is_meant = method == "GET" and length is None and fields.may_read
+        if is_meant:
+            wanted = _wanted(query)
+            is_meant = not wanted.wait_secs
+    if not is_meant:
+        return None
+    return QuickHead(
+        fields.basin,
+        names.stream_name(decode_segment(match.segments[0])),
+        length or 0,
+        wanted,
+        fields.kind is Media.PROTOBUF,
+        fields.answer_is_protobuf,
+        fields.format,
+        fields.digest,
+        fields.small,
+        fields.large,
+    )
+
+
+@lru_cache(QUICK_QUERIES_KEPT)
+def _wanted(query: str) -> ReadRequest:
+    return unary(checked(parse_read_query(query)))
 
 
 def _fields(data: bytes) -> dict[str, str] | None:
-    """The fields by lower-case name, and the first line by the empty one."""
-    if len(data) > QUICK_HEAD_BYTES_MAX or not data.isascii():
+    """The fields by lower-case name; the text begins with the end of the line before them."""
+    if not data.isascii():
         return None
     text = data.decode("ascii")
     lines = text.split("\r\n")
     breaks = len(lines) - 1
     if text.count("\r") != breaks or text.count("\n") != breaks or len(lines) < _LINES_MIN:
         return None
-    fields = {"": lines[0]}
+    fields: dict[str, str] = {}
     for line in lines[1:-2]:
         name, colon, value = line.partition(":")
         name, value = name.lower(), value.strip(" \t")
@@ -117,37 +183,16 @@ def _fields(data: bytes) -> dict[str, str] | None:
     return fields
 
 
-def _append(fields: dict[str, str], segment: str, *, cors: bool) -> QuickHead | None:
-    kind = media_of([fields.get("content-type", "")])
-    length = fields.get("content-length", "")
-    if kind not in {Media.JSON, Media.PROTOBUF} or _LENGTH.fullmatch(length) is None:
+def _parse_fields(data: bytes, *, cors: bool) -> QuickFields | None:
+    fields = _fields(data)
+    if fields is None or "s2-basin" not in fields:
         return None
-    return _made(fields, segment, int(length), None, cors=cors, kind=kind)
-
-
-def _read(fields: dict[str, str], segment: str, query: str, *, cors: bool) -> QuickHead | None:
-    if "content-length" in fields or "content-type" in fields:
+    length = fields.get("content-length")
+    if length is not None and _LENGTH.fullmatch(length) is None:
         return None
-    accepted = fields.get("accept-encoding")
-    if accepted and choose_response_encoding([accepted]) is not Compression.NONE:
-        return None
-    wanted = unary(checked(parse_read_query(query)))
-    if wanted.wait_secs:
-        return None
-    return _made(fields, segment, 0, wanted, cors=cors)
-
-
-def _made(
-    fields: dict[str, str],
-    segment: str,
-    length: int,
-    wanted: ReadRequest | None,
-    *,
-    cors: bool,
-    kind: Media = Media.ABSENT,
-) -> QuickHead | None:
+    accepted = fields.get("accept-encoding", "")
     accept = media_of([fields["accept"]] if "accept" in fields else [])
-    if accept in {Media.SESSION, Media.EVENTS} or ";" in fields.get("accept-encoding", ""):
+    if accept in {Media.SESSION, Media.EVENTS} or ";" in accepted:
         return None
     authorization = fields.get("authorization", "")
     if authorization and not authorization.lower().startswith(_BEARER):
@@ -157,12 +202,12 @@ def _made(
     more = origin_fields(fields.get("origin")) if cors else []
     kinds = [("content-type", media.value)]
     small, large = _lines([*kinds, *more]), _lines([*kinds, ("vary", "accept-encoding"), *more])
-    return QuickHead(
+    is_plain = not accepted or choose_response_encoding([accepted]) is Compression.NONE
+    return QuickFields(
         names.basin_name(fields["s2-basin"]),
-        names.stream_name(decode_segment(segment)),
-        length,
-        wanted,
-        kind is Media.PROTOBUF,
+        None if length is None else int(length),
+        media_of([fields.get("content-type", "")]),
+        is_plain and "content-type" not in fields,
         media is Media.PROTOBUF,
         parse_format(fields.get("s2-format")),
         digest_of(secret.encode("ascii")) if secret else b"",
