@@ -156,6 +156,35 @@ def test_a_full_commit_does_not_wait_for_its_interval(storage: Storage) -> None:
     storage.run(scenario)
 
 
+def test_a_commit_that_is_worth_a_put_does_not_wait_for_its_interval(storage: Storage) -> None:
+    settings = EngineSettings(flush_interval_ms=1_000_000)
+
+    async def scenario(bucket: Bucket) -> None:
+        clock = ManualClock(NOW_MS)
+        async with node_on(bucket, clock=clock) as node:
+            await with_stream(node)
+        async with gated_node(bucket, settings, clock=clock) as (gated, node):
+            await soon(begun(node, b"at once, for nothing was flushed before"))
+            gated.shut = True
+            appends = [begun(node, b"this one would have to wait")]
+            await turns(50)
+            assert not gated.held
+            for in_flight in range(1, 4):  # the more is under way, the more the next must hold
+                appends += [
+                    begun(node, b"x" * PIPELINE_BYTES) for _ in range(max(1, in_flight - 1))
+                ]
+                await gated.until_held(in_flight)
+            appends.append(begun(node, b"x" * 2 * PIPELINE_BYTES))
+            await turns(50)
+            assert len(gated.held) == 3
+            gated.let(min(gated.held))
+            await gated.until_held(3)  # what was too little beside three is enough beside two
+            gated.open()
+            await soon(asyncio.gather(*appends))
+
+    storage.run(scenario)
+
+
 def test_a_commit_holds_changes_first_and_then_each_streams_batches_in_order(
     storage: Storage,
 ) -> None:

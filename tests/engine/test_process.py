@@ -3,6 +3,26 @@
 import subprocess
 import sys
 
+from bourn.engine.process import _unwritten
+
+MAPS = """\
+10000-30000 r--p 00000000 08:01 77                         /lib/constants.so
+Size:                128 kB
+Anonymous:             0 kB
+30000-50000 r-xp 00020000 08:01 77                         /lib/code of it.so
+Anonymous:             0 kB
+50000-60000 r--p 00040000 08:01 77                         /lib/relocated.so
+Anonymous:            64 kB
+60000-70000 rw-p 00050000 08:01 77                         /lib/variables.so
+Anonymous:             0 kB
+70000-80000 r--p 00000000 00:00 0
+Anonymous:             0 kB
+80000-90000 r--s 00000000 08:01 78                         /lib/shared
+Anonymous:             0 kB
+7ffd0000-7ffd2000 r-xp 00000000 00:00 0                    [vdso]
+Anonymous:             0 kB
+"""
+
 
 def run(text: str) -> None:
     ended = subprocess.run(
@@ -36,4 +56,24 @@ def test_the_compiler_works_again_when_it_is_needed_again() -> None:
         "assert [record.body for record in found] == [b'a', b'b']\n"
         "from numba import njit\n"
         "assert njit(lambda number: number * 3 + 1)(5) == 16\n"
+    )
+
+
+def test_only_what_nobody_could_write_to_and_nobody_has_written_to_is_let_go() -> None:
+    assert list(_unwritten(MAPS)) == [(0x10000, 0x30000), (0x30000, 0x50000)]
+    assert list(_unwritten("")) == []
+
+
+def test_most_of_the_libraries_leaves_memory_and_what_is_used_comes_back() -> None:
+    run(
+        "import numba, pyarrow.parquet\n"
+        "import pyarrow as pa\n"
+        "from bourn.engine.process import page_out\n"
+        "def file_bytes():\n"
+        "    status = open('/proc/self/status').read()\n"
+        "    return int(status.split('RssFile:')[1].split()[0]) * 1024\n"
+        "before = file_bytes()\n"
+        "page_out()\n"
+        "assert file_bytes() < before / 2\n"
+        "assert pa.array(['x', None]).dictionary_encode().to_pylist() == ['x', None]\n"
     )

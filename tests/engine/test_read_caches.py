@@ -17,6 +17,7 @@ from bourn.engine.node import Node
 from bourn.errors import Unwritten
 from bourn.log.cursor import FromSeqNum, FromTailOffset, FromTimestamp, ReadRequest, make_request
 from bourn.model.record import Record, SequencedRecord, StreamPosition, metered_bytes
+from bourn.model.resource import CreateStream
 from bourn.settings import EngineSettings
 from tests.engine.harness import (
     Storage,
@@ -271,12 +272,16 @@ def test_the_caches_stay_within_their_bounds(storage: Storage) -> None:
     storage.run(scenario)
 
 
-def test_what_the_caches_let_go_is_not_kept_alive_by_its_encoding(memory: Storage) -> None:
+class Copying(MemoryBucket):
+    """Gives copies of its objects, as a disk does."""
+
+
+def test_what_the_caches_let_go_is_not_kept_alive_by_its_encoding() -> None:
     # A batch that was fetched is a view of its whole run: 100 kB here, for 10 kB encoded.
     tiny = msgspec.structs.replace(UNCACHED, encoded_cache_bytes=1 << 20)
 
-    async def scenario(bucket: Bucket) -> None:
-        async with node_on(bucket, tiny) as node:
+    async def scenario() -> None:
+        async with node_on(Copying(), tiny) as node:
             await with_stream(node)
             for _ in range(60):
                 await asyncio.gather(
@@ -293,7 +298,7 @@ def test_what_the_caches_let_go_is_not_kept_alive_by_its_encoding(memory: Storag
                 tracemalloc.stop()
             assert 60 * 10_000 < held < 2_000_000
 
-    memory.run(scenario)
+    run(scenario())
 
 
 def test_many_readers_of_one_batch_share_one_encoding(memory: Storage) -> None:
@@ -321,3 +326,59 @@ def test_readers_of_one_place_share_its_fetch(storage: Storage, readers: int) ->
             assert gated.fetches == 6
 
     storage.run(scenario)
+
+
+LARGE = batch(b"x" * 9000, b"y" * 9000)
+
+
+async def append_large_and_small(node: Node) -> None:
+    """Two commits: one of large batches of two streams, one of a small batch."""
+    await with_stream(node)
+    await node.create_stream(BASIN, CreateStream("other"))
+    appends = (node.append(BASIN, name, LARGE) for name in (STREAM, "other", STREAM))
+    await asyncio.gather(*appends)
+    await node.append(BASIN, STREAM, batch("small"))
+
+
+def objects_of(bucket: MemoryBucket) -> set[int]:
+    return {id(data) for data in bucket._objects.values()}
+
+
+def test_large_batches_in_memory_are_views_of_the_object_that_was_put() -> None:
+    bucket = MemoryBucket()
+
+    async def scenario() -> None:
+        async with node_on(bucket) as node:
+            await append_large_and_small(node)
+            held = [
+                entry
+                for _, streams in node.term.tail_cache._commits.values()
+                for entries in streams.values()
+                for entry in entries
+            ]
+            large = [entry.payload for entry in held if entry.count == 2]
+            assert [bytes(payload) for payload in large] == [LARGE.payload] * 3
+            for payload in large:
+                assert isinstance(payload, memoryview)
+                assert id(payload.obj) in objects_of(bucket)
+            assert [type(entry.payload) for entry in held if entry.count == 1] == [bytes]
+            assert len((await read_one(node, seq_num=0)).records()) == 5
+
+    run(scenario())
+
+
+def test_what_is_read_back_from_memory_is_not_copied() -> None:
+    bucket = MemoryBucket()
+
+    async def scenario() -> None:
+        async with node_on(bucket, EngineSettings(tail_cache_bytes=0)) as node:
+            await append_large_and_small(node)
+            found = (await read_one(node, seq_num=0)).records()
+            assert [len(record.body) for record in found] == [9000, 9000, 9000, 9000, 5]
+            read = [entry for _, entries in node.term.reader._read.values() for entry in entries]
+            assert len(read) == 3
+            for entry in read:
+                assert isinstance(entry.payload, memoryview)
+                assert id(entry.payload.obj) in objects_of(bucket)
+
+    run(scenario())

@@ -9,7 +9,7 @@ from bourn.bucket.port import Bucket
 from bourn.clock import ManualClock
 from bourn.engine.batch import ReadBatch
 from bourn.layout.codec import encode_sequenced
-from bourn.limits import FRAME_PAYLOAD_BYTES_MAX, MIB, U64_MAX
+from bourn.limits import FRAME_PAYLOAD_BYTES_MAX, MIB, READ_AHEAD_PARTS, U64_MAX
 from bourn.log.cursor import make_request
 from bourn.model.patch import StreamPatch, TimestampingPatch
 from bourn.model.record import Record, SequencedRecord
@@ -19,6 +19,7 @@ from tests.engine.harness import (
     Storage,
     append_each,
     bodies,
+    eventually,
     read_one,
     seq_nums,
     session,
@@ -264,6 +265,26 @@ def test_a_read_fetches_no_more_than_it_can_deliver(storage: Storage) -> None:
             before = node.term.reader.hits + gated.fetches
             assert (await read_one(node, seq_num=6, count=2)).records_count == 2
             assert node.term.reader.hits + gated.fetches == before + 2
+
+    storage.run(scenario)
+
+
+def test_more_is_read_ahead_while_what_was_read_ahead_is_taken(storage: Storage) -> None:
+    async def scenario(bucket: Bucket) -> None:
+        gated = GatedBucket(bucket)
+        async with node_on(gated, EngineSettings(tail_cache_bytes=0)) as node:
+            await with_stream(node)
+            await append_each(node, *["x" * 1_000_000] * 16)
+            gated.fetches = 0
+            async with session(node) as follower:
+                await follower.next()
+                reader = node.term.reader
+                await eventually(lambda: not reader._fetching)
+                ahead = gated.fetches
+                assert 4 < ahead < 16
+                for _ in range(READ_AHEAD_PARTS):
+                    await follower.next()
+                assert reader.fetches > ahead, "before anything was missing"
 
     storage.run(scenario)
 

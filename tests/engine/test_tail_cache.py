@@ -5,7 +5,13 @@ from types import SimpleNamespace
 import hypothesis.strategies as st
 from hypothesis import given
 
-from bourn.engine.tail_cache import ENTRY_OBJECT_BYTES, EncodedBatches, TailCache
+from bourn.engine.tail_cache import (
+    ENTRY_OBJECT_BYTES,
+    PLACES_ASKED_MAX,
+    WIRE_BYTES_LARGE,
+    EncodedBatches,
+    TailCache,
+)
 from bourn.layout.codec import decode_sequenced, encode_sequenced
 from bourn.layout.entry import Entry
 from tests.support import batch
@@ -99,3 +105,24 @@ def test_an_encoding_larger_than_the_cache_is_still_shared_while_it_is_the_newes
     assert encoded.wire(one) is encoded.wire(one)
     encoded.wire(entry(1, 50))
     assert len(encoded._wires) == 1
+
+
+def test_a_large_encoding_is_kept_from_the_second_reader_on() -> None:
+    encoded = EncodedBatches(10 * WIRE_BYTES_LARGE)
+    large = entry(1, 0, WIRE_BYTES_LARGE)
+    once = encoded.wire(large)
+    assert encoded.bytes_held == 0, "most have one reader"
+    twice = encoded.wire(large)
+    assert twice == once
+    assert encoded.wire(large) is twice
+    assert encoded.bytes_held == len(twice)
+
+
+def test_one_reader_of_much_leaves_nothing_behind() -> None:
+    encoded = EncodedBatches(10 * WIRE_BYTES_LARGE)
+    for seq_num in range(PLACES_ASKED_MAX + 10):
+        assert not encoded._was_asked_for((1, seq_num, 2))
+    assert len(encoded._asked_once) == PLACES_ASKED_MAX
+    assert not encoded._was_asked_for((1, 0, 2)), "that is too long ago"
+    assert encoded._was_asked_for((1, PLACES_ASKED_MAX, 2))
+    assert not encoded._was_asked_for((1, PLACES_ASKED_MAX, 2)), "it is kept, or was let go since"

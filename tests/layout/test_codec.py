@@ -409,11 +409,12 @@ def test_small_batches_have_room_for_their_worst_case(items: list[Record]) -> No
     values = sequence(items, first, [U64_MAX] * count)
     wanted = read_batch_of([(r.seq_num, r.timestamp, r.body, r.headers) for r in values])
     assert encode_sequenced(payload, count, first, U64_MAX, 0, count) == wanted
-    # A large neighbour makes the same records take the other way.
-    larger = encode_records([*items[: count - 1], Record(bytes(2**15))]).payload
-    assert encode_sequenced(larger, count, first, U64_MAX, 0, count - 1) == read_batch_of(
-        [(r.seq_num, r.timestamp, r.body, r.headers) for r in values[:-1]]
-    )
+    # A large neighbour, and at the latest a huge one, makes the same records take the other way.
+    for size in (2**15, 2**18):
+        larger = encode_records([*items[: count - 1], Record(bytes(size))]).payload
+        assert encode_sequenced(larger, count, first, U64_MAX, 0, count - 1) == read_batch_of(
+            [(r.seq_num, r.timestamp, r.body, r.headers) for r in values[:-1]]
+        )
 
 
 # Callers

@@ -17,7 +17,7 @@ from bourn.layout.commit import (
     encode_commit,
     encode_tombstone,
 )
-from bourn.layout.entry import NEVER_S, Entry, decode_entry, decode_run
+from bourn.layout.entry import NEVER_S, Entry, decode_entry, decode_run, share_payloads
 from bourn.limits import U64_MAX
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -108,6 +108,18 @@ def test_a_run_can_be_fetched_alone(contents):
     for (_, written), location in zip(groups, locations, strict=True):
         part = data[location.offset : location.offset + location.length]
         assert [plain(e) for e in decode_run(part, KEY)] == [plain(e) for e in written]
+
+
+@given(commits())
+def test_batches_can_be_views_of_the_object_that_they_were_encoded_into(contents):
+    changes, groups = contents
+    before = [[plain(e) for e in written] for _, written in groups]
+    data, locations = encode_commit(HEADER, changes, groups)
+    for (_, written), location in zip(groups, locations, strict=True):
+        share_payloads(data, location.offset, written)
+        assert all(entry.payload.obj is data for entry in written)
+    assert [[plain(e) for e in written] for _, written in groups] == before
+    assert encode_commit(HEADER, changes, groups) == (data, locations), "again, out of itself"
 
 
 @given(commits())

@@ -17,6 +17,7 @@ from bourn.cli.failures import DONE, FAILED, Misused
 from bourn.cli.places import log_to_stderr
 from bourn.cli.serve import STOP_SECS, Plan, make_plan, opened_app, say_ready
 from bourn.clock import SystemClock
+from bourn.engine.give_back import giving_back
 from bourn.engine.process import end_with_parent, leave_out_pandas, tune_process
 from bourn.http.app import App
 from bourn.http.asgi import AsgiApp
@@ -80,7 +81,8 @@ def make_application(settings: ServeSettings) -> AsgiApp:
         plan = make_plan(settings, will_listen=False)
         async with opened_app(plan, SystemClock()) as found:
             tune_process()
-            yield found.app
+            async with giving_back(SystemClock()):
+                yield found.app
 
     return AsgiApp(opened, stop_secs=STOP_SECS)
 

@@ -154,7 +154,7 @@ SETTINGS: Final = (
         parse_interval_ms,
         "TIME",
         "0 (20ms on remote buckets)",
-        "least time between two commits; a bare number is milliseconds",
+        "least time between two small commits; a bare number is milliseconds",
         engine_field="flush_interval_ms",
     ),
     Setting(
@@ -177,7 +177,7 @@ SETTINGS: Final = (
         "tail_cache_bytes",
         parse_size,
         "SIZE",
-        "256MiB",
+        "96MiB",
         "newest records kept in memory for readers",
         engine_field="tail_cache_bytes",
     ),

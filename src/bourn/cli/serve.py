@@ -32,8 +32,9 @@ from bourn.cli.supervise import Supervision, supervised
 from bourn.cli.supervise_plan import NoPipeline, plan_pipeline
 from bourn.cli.tls import server_context
 from bourn.clock import SystemClock
+from bourn.engine.give_back import giving_back
 from bourn.engine.node import Node
-from bourn.engine.process import leave_out_pandas, share_heaps, tune_process
+from bourn.engine.process import leave_out_pandas, page_out, share_heaps, tune_process
 from bourn.errors import BadName, BournError, BucketRefused
 from bourn.http import lane_kernel
 from bourn.http.app import App
@@ -204,6 +205,7 @@ async def _open_bucket(location: Location, clock: SystemClock) -> Bucket:
     try:
         with _patience(clock, "loading the codecs; the first start on a machine compiles them"):
             # In threads, because the loop must hear a signal meanwhile.
+            await asyncio.to_thread(page_out)
             await asyncio.to_thread(codec.warm, render.note)
             await asyncio.to_thread(json_check.warm, render.note)
             await asyncio.to_thread(json_records.warm, render.note)
@@ -256,11 +258,12 @@ async def _listen_until(stop: StopSignals, opened: Opened, plan: Plan) -> None:
     except OSError as error:
         raise _cannot_listen(settings.host, settings.port, error) from None
     tune_process()
-    say_ready(settings, port, opened.bucket, is_open=not opened.app.auth.is_required)
-    try:
-        await stop.wait()
-    finally:
-        await server.stop(STOP_SECS)
+    async with giving_back(SystemClock()):
+        say_ready(settings, port, opened.bucket, is_open=not opened.app.auth.is_required)
+        try:
+            await stop.wait()
+        finally:
+            await server.stop(STOP_SECS)
 
 
 def say_ready(settings: ServeSettings, port: int, bucket: str, *, is_open: bool) -> None:

@@ -6,7 +6,7 @@ strictly in order of the contiguous durable prefix.
 The open commit is flushed at the end of the loop's turn when nothing is in flight. While puts are
 in flight it waits for the first of them to end, unless it has grown enough to be worth a put of
 its own (the linger adapts to the bucket's latency by itself); with a flush interval, it waits for
-the interval instead.
+the interval instead, unless it has grown so much too: what the interval saves is small puts.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from bourn.engine.tail_cache import TailCache
 from bourn.engine.tasks import Tasks
 from bourn.errors import BournError, Fenced, OutcomeUnknown, StorageFailed, Unavailable
 from bourn.layout.commit import CommitHeader, encode_commit
-from bourn.layout.entry import BATCH_OVERHEAD_BYTES, Entry
+from bourn.layout.entry import BATCH_OVERHEAD_BYTES, Entry, share_payloads
 from bourn.layout.keys import LogPosition, wal_key
 from bourn.log.acks import Durability
 from bourn.log.sequencer import Admitted, StreamState
@@ -37,6 +37,7 @@ from bourn.settings import EngineSettings
 log = logging.getLogger(__name__)
 
 PIPELINE_BYTES: Final = 256 * 1024  # an open commit earns another put in flight per this much
+SHARED_BYTES_MIN: Final = 4096  # a batch, in the mean; smaller ones weigh little beside their views
 
 
 class AckWaiter(Protocol):
@@ -124,6 +125,7 @@ class Committer:
         self._closed: deque[PendingCommit] = deque()  # of these, the ones that wait for a put
         self._open = PendingCommit(base_ordinal)
         self._armed = False
+        self._enough_bytes = self._split_bytes  # an open commit of this size does not wait
         self._last_flush = float("-inf")
         self.failed: BournError | None = None
         self.commits = 0
@@ -173,7 +175,7 @@ class Committer:
         stream.last_commit = commit.ordinal
         if (
             not self._armed
-            or commit.bytes >= self._split_bytes
+            or commit.bytes >= self._enough_bytes
             or commit.reserved >= self._split_bytes
         ):
             self._arm()
@@ -216,6 +218,10 @@ class Committer:
         if commit.reserved >= self._split_bytes or commit.bytes >= self._split_bytes:
             self._close_open()
             self._put_closed()
+        elif commit.bytes >= self._enough_bytes:
+            self._armed = True
+            self._enough_bytes = self._split_bytes
+            self._loop.call_soon(self._flush, commit)
         elif self._armed or commit.is_empty or in_flight >= self._in_flight_max:
             return  # decided already, or decided again when a put ends
         elif self._flush_interval_secs == 0:
@@ -258,10 +264,14 @@ class Committer:
         commit.data, locations = encode_commit(
             header, commit.changes, [(stream_id, group.entries) for stream_id, group in groups]
         )
+        entries_count = sum(len(group.entries) for _, group in groups)
+        is_shared = commit.bytes >= SHARED_BYTES_MIN * entries_count
         runs: list[tuple[Stream, int, int]] = []
         for (_, group), (_, offset, length) in zip(groups, locations, strict=True):
             stream, entries = group.stream, group.entries
             size = stream.index_run(commit.ordinal, offset, length, entries)
+            if is_shared:
+                share_payloads(commit.data, offset, entries)
             runs.append((stream, len(entries), size))
         self._state.metering.appended(now_ms, runs)
         self._state.refs.add_commit(commit.ordinal, len(groups))
@@ -276,6 +286,10 @@ class Committer:
             assert commit_id == commit.ordinal - self._base
             commit.started = self._clock.monotonic()
             self._tasks.spawn(self._put(commit_id, commit), "put")
+        self._enough_bytes = self._split_bytes
+        if self._flush_interval_secs and self._durability.may_issue:
+            earned = PIPELINE_BYTES * max(1, self._durability.in_flight)
+            self._enough_bytes = min(earned, self._split_bytes)
 
     async def _put(self, commit_id: int, commit: PendingCommit) -> None:
         try:
@@ -294,17 +308,25 @@ class Committer:
         took = self._clock.monotonic() - commit.started
         self.put_latency_secs += (took - self.put_latency_secs) / 16
         commit.data = b""
+        told: list[tuple[AckWaiter, AppendAck]] = []
         for durable_id in self._durability.complete(commit_id):
-            self._release(self._commits.pop(self._base + durable_id))
+            self._release(self._commits.pop(self._base + durable_id), told)
         self._put_closed()
         self._arm()
+        for waiter, ack in told:  # behind all that is done here: they may append again
+            try:
+                waiter.acked(ack)
+            except Exception:
+                log.exception("an ack could not be told")
 
-    def _release(self, commit: PendingCommit) -> None:
-        """Everything up to here is durable: show it to readers, ack it, wake who waits."""
+    def _release(self, commit: PendingCommit, told: list[tuple[AckWaiter, AppendAck]]) -> None:
+        """Everything up to here is durable: show it to readers, ack it, wake who waits.
+
+        Who is told by a plain call is added to `told`.
+        """
         self.commits += 1
         self._state.durable_ordinal = commit.ordinal + 1
         self._tail_cache.add(commit.ordinal, commit.bytes, commit.groups.items())
-        told: list[tuple[AckWaiter, AppendAck]] = []
         for group in commit.groups.values():
             tail = group.end
             group.stream.publish(tail, group.state.trim_point)
@@ -315,8 +337,6 @@ class Committer:
                 elif not reply.done():
                     reply.set_result(ack)
             group.replies.clear()
-        if told:
-            self._loop.call_soon(_tell, told)  # once for all, and behind all that is done here
         for waiter in commit.waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -366,11 +386,3 @@ def _unknown(error: BournError) -> OutcomeUnknown:
     if isinstance(error, Fenced):
         return OutcomeUnknown(f"another writer took over: {error.message}")
     return OutcomeUnknown(f"the outcome is unknown: {error.message}")
-
-
-def _tell(told: list[tuple[AckWaiter, AppendAck]]) -> None:
-    for waiter, ack in told:
-        try:
-            waiter.acked(ack)
-        except Exception:
-            log.exception("an ack could not be told")

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple, Protocol
 
 from bourn.engine.batch import EntrySlice, ReadBatch
 from bourn.engine.tail_cache import EncodedBatches
-from bourn.layout.codec import cut, sequenced_size_bound
+from bourn.layout.codec import cut, metered_size, sequenced_size_bound
 from bourn.layout.entry import Entry
 from bourn.layout.sealed import cut_sealed
 from bourn.limits import FRAME_PAYLOAD_BYTES_MAX, RECORD_METERED_BYTES_MIN
@@ -112,7 +112,10 @@ class Gather:
         count = min(entry.count, self._end - entry.first_seq_num)
         room = self._room
         most = min(room.records, count - start)
-        stop, metered_bytes = self._cut(entry, start, most, self._encoded_left)
+        stop = start + most
+        metered_bytes = self._weight_of_piece(entry, start, stop)
+        if metered_bytes < 0:
+            stop, metered_bytes = self._cut(entry, start, most, self._encoded_left)
         if stop == start and not self._slices and room.records:
             # One record may encode to more than a frame; it is not the read's limits that
             # exclude it, and formats without frames can still deliver it.
@@ -123,6 +126,20 @@ class Gather:
             self._spend(stop - start, metered_bytes, bound)
             self.position = entry.first_seq_num + stop
         return stop == count
+
+    def _weight_of_piece(self, entry: Entry, start: int, stop: int) -> int:
+        """Return what some records of a batch weigh, if all of them fit; else less than nothing.
+
+        Whoever begins inside of a large batch has every later one cut in two. So it pays that a
+        piece that no limit but the number of records ends needs no close look at each of them.
+        """
+        until = self._room.until
+        if stop <= start or (until is not None and entry.last_timestamp >= until):
+            return -1
+        metered_bytes = metered_size(entry.payload, entry.count, start, stop)
+        bound = sequenced_size_bound(metered_bytes, stop - start, entry.header_count)
+        fits = metered_bytes <= self._room.metered_bytes and bound <= self._encoded_left
+        return metered_bytes if fits else -1
 
     def _spend(self, records: int, metered_bytes: int, bound: int) -> None:
         self._records += records

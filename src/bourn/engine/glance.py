@@ -1,25 +1,23 @@
 """A read out of memory, and how long its answer holds.
 
-What a read gives depends on the stream, on its durable tail and trim point, and on the time where
-records expire; records themselves never change. As long as all of these are the same, so is the
-answer. Whether the stream may still be read (it is there, is not being deleted, and this node
-leads) is asked each time.
+What a read gives depends on the durable tail of its stream, and on the time where records expire;
+records themselves never change, and what trims them is a record too. As long as the stream of that
+name has that very tail (the object, which is no other stream's), the answer is the same. Whether
+the stream may still be read (it is there, is not being deleted, and this node leads) is asked each
+time.
 """
 
 from math import inf
 from typing import NamedTuple
 
 from bourn.engine.batch import ReadBatch
-from bourn.engine.stream import Stream
 from bourn.model.record import StreamPosition
 
 
 class Sight(NamedTuple):
     """Everything that an answer depends on."""
 
-    stream: Stream
     tail: StreamPosition
-    trim_point: int
     from_ms: int  # what had expired by then might be there again, if the clock goes back
     until_ms: float
 
@@ -28,9 +26,7 @@ class Glance(NamedTuple):
     """A batch out of memory, and what was seen of its stream."""
 
     batch: ReadBatch
-    stream: Stream
     tail: StreamPosition
-    trim_point: int
     now_ms: int
 
     def sight(self) -> Sight:
@@ -43,4 +39,4 @@ class Glance(NamedTuple):
             ),
             default=inf,
         )
-        return Sight(self.stream, self.tail, self.trim_point, self.now_ms, until_ms)
+        return Sight(self.tail, self.now_ms, until_ms)

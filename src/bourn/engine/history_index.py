@@ -22,7 +22,7 @@ import numpy.typing as npt
 from bourn.errors import BournError, Damaged
 from bourn.layout.history.delta import Add
 from bourn.layout.history.index import SegmentIndex
-from bourn.limits import HISTORY_SPANS_KEPT, U64_MAX
+from bourn.limits import HISTORY_SPANS_KEPT, HISTORY_STRETCHES_KEPT, U64_MAX
 
 U64Array = npt.NDArray[np.uint64]
 
@@ -172,6 +172,7 @@ class HistoryVersion:
         self._spans: OrderedDict[int, Spans] = OrderedDict()
         self._spans_kept = 0
         self._last: Stretch | None = None  # found; a reader asks for each several times over
+        self._near: dict[tuple[int, int], Stretch] = {}  # what readers are about to ask for
 
     @property
     def blocks(self) -> int:
@@ -200,7 +201,7 @@ class HistoryVersion:
             return None
         span = spans.spans[at]
         segment = span.segment
-        self._last = _stretch(segment, segment.reaching_seq(seq_num, span.first, span.end))
+        self._last = self._stretch(segment, segment.reaching_seq(seq_num, span.first, span.end))
         return self._last
 
     def find_timestamp(self, stream_id: int, timestamp: int, seq_num: int) -> Stretch | None:
@@ -224,7 +225,16 @@ class HistoryVersion:
         spans = self._spans_of(stretch.stream_id)
         for span in spans.spans[bisect_left(spans.last_seq_nums, stretch.end_seq_num) :]:
             place = span.segment.reaching_seq(stretch.end_seq_num, span.first, span.end)
-            yield from (_stretch(span.segment, at) for at in range(place, span.end))
+            yield from (self._stretch(span.segment, at) for at in range(place, span.end))
+
+    def _stretch(self, segment: Segment, place: int) -> Stretch:
+        near = self._near
+        found = near.get((segment.number, place))
+        if found is None:
+            if len(near) >= HISTORY_STRETCHES_KEPT:
+                near.clear()
+            found = near[segment.number, place] = _stretch(segment, place)
+        return found
 
     def fault_between(self, stream_id: int, seq_num: int, end: int) -> BournError | None:
         """Say why nobody knows whether [seq_num, end) is a gap; None where it is one."""

@@ -263,26 +263,28 @@ class Node(Appends):
             batch = term.reader.collect_now(stream, cursor, now_ms)
         except BournError:
             return None
-        return None if batch is None else Glance(batch, stream, tail, stream.trim_point, now_ms)
+        return None if batch is None else Glance(batch, tail, now_ms)
 
     def still_holds(self, sight: Sight, basin: str, name: str) -> bool:
         """Whether a read would give again what it gave, and would be allowed to."""
         term = self._term
         stream = None if term is None else self._seen(term, basin, name)
         return (
-            stream is sight.stream
+            stream is not None
             and stream.tail is sight.tail
-            and stream.trim_point == sight.trim_point
             and sight.from_ms <= self._clock.now_ms() < sight.until_ms
         )
 
     def _seen(self, term: Term, basin: str, name: str) -> Stream | None:
-        """Return a stream that may be read here and now, by anybody; else None."""
+        """Return a stream that may be read here and now, by anybody; else None.
+
+        One that is not durable yet has nothing to be read.
+        """
         housekeeping = self._housekeeping
         if housekeeping is None or not housekeeping.is_fresh():
             return None
         stream = term.find(basin, name)
-        if stream is None or stream.created_commit >= term.committer.durable_ordinal:
+        if stream is None:
             return None
         row = stream.row
         return None if row.deleted_at_ms is not None or row.cipher is not None else stream

@@ -4,10 +4,12 @@ import ctypes
 import gc
 import logging
 import os
+import re
 import resource
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Final
@@ -25,8 +27,9 @@ OPEN_FILES_MAX: Final = 1 << 20
 SWITCH_SECS: Final = 0.001
 PR_SET_PDEATHSIG: Final = 1
 MADV_DONTNEED: Final = 4
-COMPILER: Final = "libllvmlite"  # not used once the kernels are loaded, and 60 MB of pages
 PARENT_POLL_SECS: Final = 0.5
+_ANY_MAPPED: Final = re.compile(r"[0-9a-f]+-[0-9a-f]+ ")
+_FILE_MAPPED: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r-[x-]p [0-9a-f]+ \S+ [1-9][0-9]* +/")
 
 
 def share_heaps() -> None:
@@ -46,8 +49,8 @@ def tune_process() -> None:
     The hot path makes no cycles, so the collector finds nothing and only costs time (a fifth of an
     append's). Commit objects of some MiB would be mapped and unmapped each time otherwise, and
     every page of them faulted in anew. A thread that reads a large text lets the loop in every
-    millisecond. The usual soft limit, 1,024 files, is less than the followers of one stream. The
-    compiler, which is done, need not stay in memory.
+    millisecond. The usual soft limit, 1,024 files, is less than the followers of one stream. What
+    only the start needed of the libraries need not stay in memory.
     """
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES_MAX if files == resource.RLIM_INFINITY else min(files, OPEN_FILES_MAX)
@@ -62,23 +65,35 @@ def tune_process() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
     except (OSError, AttributeError):
         log.debug("this C library has no mallopt")
-    _page_out(COMPILER)
+    page_out()
 
 
-def _page_out(library: str) -> None:
-    """Let the code of a library go; it comes back from its file, page by page, when needed.
+def page_out() -> None:
+    """Let go of the pages of libraries that a start alone needs; they come back when they are used.
 
-    Code alone: nobody has ever written to it, so that there is nothing to lose.
+    Those are most: the compiler's 60 MB, and half of everybody else's. Only what nobody has ever
+    written to is let go, code and constants: it comes back out of its file, from the system's
+    cache, so that there is nothing to lose.
     """
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8")
-        for line in maps.splitlines():
-            if library in line and " r-xp " in line:
-                start, end = (int(number, 16) for number in line.split(" ", 1)[0].split("-"))
-                libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_DONTNEED)
+        maps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+        for start, end in _unwritten(maps):
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_DONTNEED)
     except (OSError, AttributeError, ValueError):
         log.debug("this system lets no memory go")
+
+
+def _unwritten(maps: str) -> Iterator[tuple[int, int]]:
+    """Yield where files are mapped that this process cannot write to and never has written to."""
+    place: tuple[int, int] | None = None
+    for line in maps.splitlines():
+        if mapping := _FILE_MAPPED.match(line):
+            place = int(mapping[1], 16), int(mapping[2], 16)
+        elif _ANY_MAPPED.match(line):
+            place = None
+        elif place is not None and line.startswith("Anonymous:") and line.split()[1] == "0":
+            yield place
 
 
 def leave_out_pandas() -> None:

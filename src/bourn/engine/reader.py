@@ -24,7 +24,12 @@ from bourn.engine.tail_cache import EncodedBatches, TailCache
 from bourn.errors import BournError, BucketError, Damaged, ObjectMissing, StorageFailed
 from bourn.layout.entry import NEVER_S, Entry
 from bourn.layout.runs import Run
-from bourn.limits import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS
+from bourn.limits import (
+    READ_AHEAD_BYTES,
+    READ_AHEAD_PARTS,
+    READ_AHEAD_REMOTE,
+    READ_AHEAD_REQUESTS,
+)
 from bourn.log.cursor import Cursor
 from bourn.log.epochs import EpochMap
 from bourn.settings import EngineSettings
@@ -51,6 +56,10 @@ class LogReader(Fetches):
         super().__init__(bucket, epochs, history, settings, clock, rng)
         self._tail_cache = tail_cache
         self._encoded = encoded
+        more = READ_AHEAD_REMOTE if bucket.is_remote else 1
+        self._ahead_bytes = READ_AHEAD_BYTES * more
+        self._ahead_requests = READ_AHEAD_REQUESTS * more
+        self._taken_ahead = 0
 
     async def collect(self, stream: Stream, cursor: Cursor) -> Collected:
         """Take the next batch at the cursor, as large as allowed, from what is durable now.
@@ -199,10 +208,17 @@ class LogReader(Fetches):
         self, stream: Stream, part: Part, gather: Gather | None = None
     ) -> list[Entry]:
         """Return a part's batches; with `gather`, begin to fetch what it will ask for next."""
+        key = key_of(part, stream.id)
+        was_ahead = key in self._unasked
         held = self._held(stream, part)
         if held is not None:
+            if was_ahead and gather is not None:
+                self._taken_ahead += 1
+                if self._taken_ahead % READ_AHEAD_PARTS == 0:  # a walk over all that is ahead
+                    self._read_ahead(stream, part, gather)
             return held
-        self._asked_for(key_of(part, stream.id))
+        self._asked_for(key)
+        self._start_fetch(stream.id, part)
         if gather is not None:
             self._read_ahead(stream, part, gather)
         return await self._fetch(stream.id, part)
@@ -223,15 +239,14 @@ class LogReader(Fetches):
         return cached
 
     def _read_ahead(self, stream: Stream, part: Part, gather: Gather) -> None:
-        """Begin to fetch the part and what follows it, as far as the read and the memory go."""
-        self._start_fetch(stream.id, part)
+        """Begin to fetch what follows the part, as far as the read and the memory go."""
         planned = part.length
         records = part.end_seq_num - gather.position
         metered_bytes = part.metered if gather.position == part.first_seq_num else 0
-        for ahead in islice(self._behind(stream, part), READ_AHEAD_REQUESTS - 1):
+        for ahead in islice(self._behind(stream, part), self._ahead_requests - 1):
             if (
                 ahead.first_seq_num >= stream.tail.seq_num
-                or planned > READ_AHEAD_BYTES
+                or planned > self._ahead_bytes
                 or not gather.wants(ahead, records, metered_bytes)
                 or (isinstance(ahead, Run) and self._tail_cache.get(ahead.commit, stream.id))
             ):

@@ -15,6 +15,10 @@ from bourn.layout.entry import Entry
 ENTRY_OBJECT_BYTES: Final = 400  # what Python's objects around one batch weigh
 WIRE_OBJECT_BYTES: Final = 256  # and around one encoded batch
 WIRES_MIN: Final = 16
+WIRE_BYTES_LARGE: Final = 64 * 1024
+PLACES_ASKED_MAX: Final = 4096  # 256 MiB of large ones at least, behind which the next reader comes
+
+Place = tuple[int, int, int]
 
 
 class HasEntries(Protocol):
@@ -50,7 +54,8 @@ class EncodedBatches:
     """Whole batches in the form that sessions send, encoded once and shared by all readers.
 
     They are kept by their place, not with their batches: a batch that was fetched is a view of
-    its whole run, which would stay in memory with it.
+    its whole run, which would stay in memory with it. A large one is kept when it is asked for
+    again: most streams have one reader at a time, which would leave the whole cache full behind it.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -58,7 +63,8 @@ class EncodedBatches:
         # Tiny ones weigh less than the objects that hold them, and are bounded by these.
         self._wires_max = max(bytes_max // WIRE_OBJECT_BYTES, WIRES_MIN)
         # By stream, seq_num and count: out of the table, batches begin and end elsewhere.
-        self._wires: OrderedDict[tuple[int, int, int], bytes] = OrderedDict()
+        self._wires: OrderedDict[Place, bytes] = OrderedDict()
+        self._asked_once: OrderedDict[Place, None] = OrderedDict()  # of the large ones
         self.bytes_held = 0
 
     def wire(self, entry: Entry) -> bytes:
@@ -69,11 +75,25 @@ class EncodedBatches:
             wire = encode_sequenced(
                 entry.payload, entry.count, entry.first_seq_num, entry.timestamps, 0, entry.count
             )
-            self._wires[place] = wire
-            self.bytes_held += len(wire)
-            wires = self._wires
-            while len(wires) > 1 and (
-                self.bytes_held > self._bytes_max or len(wires) > self._wires_max
-            ):
-                self.bytes_held -= len(wires.popitem(last=False)[1])
+            if len(wire) < WIRE_BYTES_LARGE or self._was_asked_for(place):
+                self._keep(place, wire)
         return wire
+
+    def _was_asked_for(self, place: Place) -> bool:
+        asked = self._asked_once
+        if place in asked:
+            del asked[place]
+            return True
+        asked[place] = None
+        if len(asked) > PLACES_ASKED_MAX:
+            asked.popitem(last=False)
+        return False
+
+    def _keep(self, place: Place, wire: bytes) -> None:
+        wires = self._wires
+        wires[place] = wire
+        self.bytes_held += len(wire)
+        while len(wires) > 1 and (
+            self.bytes_held > self._bytes_max or len(wires) > self._wires_max
+        ):
+            self.bytes_held -= len(wires.popitem(last=False)[1])

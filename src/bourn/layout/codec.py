@@ -50,7 +50,8 @@ I64Array = npt.NDArray[np.int64]
 _KERNELS: Final = Kernels()
 _I64_MAX: Final = 2**63 - 1
 _NO_STAMPS: Final = np.empty(0, np.uint8)
-_SMALL_BYTES: Final = 1 << 14  # below this, one more copy costs less than one more walk
+_SMALL_BYTES: Final = 1 << 14  # below this, one more copy costs less than one more walk,
+_SMALL_RECORD_BYTES: Final = 256  # and so it does for records that are smaller than this
 
 # The short way of one plain record
 _PLAIN_BYTES_MIN: Final = 6
@@ -217,7 +218,7 @@ def encode_sequenced(
     check_range(count, first_seq_num, start, stop)
     view = np.frombuffer(payload, np.uint8)
     stamps, stamp = stamps_of(timestamps, count)
-    if len(payload) < _SMALL_BYTES:
+    if len(payload) < max(_SMALL_BYTES, _SMALL_RECORD_BYTES * count):
         # Room for the worst case and a copy cost less than a walk to measure. A record takes at
         # most 29 bytes besides its data, a header at most twice its stored form.
         room = np.empty(2 * len(payload) + 32 * (stop - start), np.uint8)
@@ -350,6 +351,11 @@ def metered_sizes(payload: Buffer, count: int) -> U32Array:
     if fault < 0:
         raise format_error(fault)
     return sizes
+
+
+def metered_size(payload: Buffer, count: int, start: int, stop: int) -> int:
+    """Return what the records [start, stop) of a batch say that they weigh."""
+    return int(metered_sizes(payload, count)[start:stop].sum())
 
 
 def _measure(

@@ -27,6 +27,7 @@ checksum. Records are found by cumulative `ends`, not lengths, so that any one i
 """
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -139,6 +140,22 @@ def encode_batch(entry: Entry) -> tuple[int, int, tuple[bytes, bytes, Buffer]]:
     return length, checksum, (_CHECKSUM.pack(checksum), head, payload)
 
 
+def share_payloads(data: bytes, at: int, entries: Iterable[Entry]) -> None:
+    """Have batches, encoded back to back from `at` on, be views of `data`: nothing is held twice.
+
+    Their own bytes must stand there, as `encode_batch` has them.
+    """
+    view = memoryview(data)
+    for entry in entries:
+        timestamps = entry.timestamps
+        at += BATCH_OVERHEAD_BYTES
+        if not isinstance(timestamps, int):
+            at += _U64.size * (len(timestamps) - 1)
+        end = at + len(entry.payload)
+        entry.payload = view[at:end]
+        at = end
+
+
 def encode_change(change: bytes) -> tuple[int, int, tuple[bytes, bytes, Buffer]]:
     """Return length, checksum and the parts of a catalog entry, ready to be joined."""
     length = HEADER_BYTES + len(change)
@@ -193,7 +210,7 @@ def decode_entry(data: memoryview, offset: int, key: str) -> tuple[int, Entry | 
     )
 
 
-def decode_run(data: bytes, key: str) -> list[Entry]:
+def decode_run(data: Buffer, key: str) -> list[Entry]:
     """Return the batches of a fetched run of entries; Damaged where any is not whole."""
     view = memoryview(data)
     offset = 0

@@ -35,6 +35,7 @@ body start  where its body starts, from the start of the record
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -80,6 +81,7 @@ _WIDER: Final = struct.Struct(">I")
 _OPS: Final = {1: FENCE_OP, 2: TRIM_OP}
 
 _COLUMNS: Final = struct.Struct("<II")
+_PLAIN_HEADS_KEPT_MAX: Final = 1024  # many records are of the same sizes
 _PLAIN_1: Final = struct.Struct(">BBH")
 _PLAIN_2: Final = struct.Struct(">BHH")
 _PLAIN_3: Final = struct.Struct(">BBHH")
@@ -194,10 +196,15 @@ def plain_start(body_bytes: int) -> bytes:
     return _PLAIN_3.pack(_PLAIN_MAGIC_3, metered >> 16, metered & 0xFFFF, 0)
 
 
+@lru_cache(maxsize=_PLAIN_HEADS_KEPT_MAX)
+def _plain_head(body_bytes: int) -> bytes:
+    start = plain_start(body_bytes)
+    return _COLUMNS.pack(len(start) + body_bytes, len(start)) + start
+
+
 def plain_payload(body: Buffer) -> bytes:
     """Return the payload of the commonest batch: one record without headers."""
-    start = plain_start(len(body))
-    return b"".join((_COLUMNS.pack(len(start) + len(body), len(start)), start, body))
+    return b"".join((_plain_head(len(body)), body))
 
 
 def parse_record(data: Buffer, at: int, end: int) -> tuple[Headers, int]:

@@ -79,7 +79,12 @@ def admit(
         first_timestamp = last_timestamp = timestamps
     else:
         first_timestamp, last_timestamp = int(timestamps[0]), int(timestamps[-1])
-    after = _after(state, batch.count, last_timestamp, batch.commands)
+    if batch.commands:
+        after = _after(state, batch.count, last_timestamp, batch.commands)
+    else:
+        after = StreamState(
+            first_seq_num + batch.count, last_timestamp, state.fencing_token, state.trim_point
+        )
     return Admitted(
         after,
         new_position((first_seq_num, first_timestamp)),

@@ -124,7 +124,7 @@ class Writer:
         async for frames in link.frames("POST", self._plan.path, self._frames()):
             now = self.heard_at = self._clock.monotonic()
             for frame in frames:
-                self._acked(decode_append_ack(frame.message()), now)
+                self._acked(decode_append_ack(bytes(frame.message())), now)
             self.meter.at(self.meter.records)
             self._room.set()
         if self._unacked or not self._stopped:
@@ -194,7 +194,7 @@ class Reader:
         async for frames in link.frames("GET", self._path):
             for frame in frames:
                 now = self._clock.monotonic()
-                self._check.batch(frame.message(), micros(now - self._began))
+                self._check.batch(bytes(frame.message()), micros(now - self._began))
             if self._check.records != self.meter.records:
                 self.moved_at = now
                 self.meter.at(self._check.records)
