@@ -3,7 +3,9 @@
 import errno
 import fcntl
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -189,6 +191,58 @@ def test_what_a_client_does_not_read_is_sent_when_it_does(
     for _ in range(asked - 1):
         assert laned.answer().partition(b"\r\n\r\n")[2] == first
     assert b'"start":{"seq_num":2,' in laned.ask(append(stream))
+
+
+def test_what_many_clients_do_not_read_at_once_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pipes that are full in both directions: neither the loop nor the thread may wait for ever."""
+    lane_kernel.load()
+    monkeypatch.setattr(lanes, "LANES_FROM", 1)
+    monkeypatch.setattr(lanes, "PIPE_BYTES", 4096)
+    with Server() as server, ExitStack() as opened:
+        ask(server.port, request("PUT", f"/v1/basins/{BASIN}"))
+        ask(server.port, request("PUT", "/v1/streams/last"))
+        ask(server.port, append("last", b'{"records":[{"body":"%b"}]}' % (b"z" * 600)))
+        wires = [opened.enter_context(Narrow(server.port)) for _ in range(16)]
+        for wire in wires:
+            wire.ask(append("last"))
+        assert members(server) == len(wires)
+        server.call(lambda: shrink_buffers(server))
+        gate = threading.Event()
+        server.submit(gated(gate))
+        asked = read("last", "seq_num=0&count=1")
+        count = (LANE_BYTES - 1) // len(asked)
+        for wire in wires:
+            wire.sock.sendall(asked * count)
+        gate.set()
+        for wire in wires:
+            for _ in range(count):
+                assert b"zzz" in wire.answer()
+
+
+class Narrow(Wire):
+    """A connection that takes little before it is read from."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.sock.close()
+        self.sock = socket.socket()
+        self.sock.settimeout(PATIENCE_SECS)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.sock.connect(("127.0.0.1", port))
+
+
+async def gated(gate: threading.Event) -> None:
+    """Hold the loop up until so much has come that it is served in one turn."""
+    gate.wait(PATIENCE_SECS)
+
+
+def shrink_buffers(server: Server) -> None:
+    assert isinstance(server.edge, NativeServer)
+    for connection in server.edge._quick_ones:
+        sock = connection._transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
 def test_a_client_that_has_said_its_last_is_answered_and_let_go(

@@ -1,8 +1,9 @@
 """Append sessions whose input is taken, and whose acks are pushed, without a task in between."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from bourn.clock import SystemClock
 from bourn.engine.appender import Appender
 from bourn.engine.node import Node
 from bourn.engine.trailing import Trailer
-from bourn.http.append_session import UNACKED_INPUTS_MAX, AppendSession
+from bourn.http.append_session import UNACKED_INPUTS_MAX, AppendSession, Outbox
 from bourn.http.auth import Principal
 from bourn.http.draining import Draining
 from bourn.http.exchange import Headers, Intake
@@ -72,6 +73,7 @@ class Fed:
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None: ...
     async def start(self, status: int, headers: Headers) -> None: ...
+    async def send_parts(self, parts: Sequence[bytes]) -> None: ...
     async def finish(self) -> None: ...
     async def gone(self) -> None: ...
 
@@ -90,13 +92,39 @@ class Fed:
     def ends(self) -> list[int]:
         """Where the acks so far say that their batches end."""
         regular = [found for found in self.frames if not found.terminal]
-        return [decode_append_ack(found.payload).end.seq_num for found in regular]
+        return [decode_append_ack(bytes(found.payload)).end.seq_num for found in regular]
+
+
+class Unpushable(Fed):
+    """An exchange that fails in a way that nobody has foreseen."""
+
+    def push(self, framed: bytes) -> bool:
+        raise RuntimeError(framed)
 
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_SECS):
         while not condition():
             await CLOCK.sleep(0.001)
+
+
+def session_on(
+    node: Node,
+    exchange: Fed,
+    appender: Appender,
+    draining: Draining | None = None,
+    outbox: Outbox | None = None,
+) -> AppendSession:
+    return AppendSession(
+        exchange,
+        appender,
+        Telemetry(node, CLOCK),
+        draining or Draining(node),
+        CLOCK,
+        Principal(node, CLOCK, None),
+        lambda _: None,
+        outbox=outbox,
+    )
 
 
 @asynccontextmanager
@@ -107,10 +135,7 @@ async def serving(
         node.term.room.bytes_max = room_bytes
         await with_stream(node)
         appender = await node.appender(BASIN, STREAM)
-        anybody, telemetry = Principal(node, CLOCK, None), Telemetry(node, CLOCK)
-        session = AppendSession(
-            exchange, appender, telemetry, Draining(node), CLOCK, anybody, lambda _: None
-        )
+        session = session_on(node, exchange, appender)
         task = asyncio.ensure_future(session.run())
         await until(lambda: exchange.intake is not None)
         yield node, task, appender
@@ -207,6 +232,44 @@ def test_acks_that_are_not_taken_are_bounded() -> None:
             assert found.state.next_seq_num <= 2 * UNACKED_INPUTS_MAX + 1
             stuck.set()
             exchange.ordinary.put_nowait(None)
+
+    run(scenario())
+
+
+def test_a_session_that_is_halted_before_it_has_begun_to_listen_ends_too() -> None:
+    async def scenario() -> None:
+        exchange = Fed()
+        async with node_on() as node:
+            await with_stream(node)
+            appender, draining = await node.appender(BASIN, STREAM), Draining(node)
+            session = session_on(node, exchange, appender, draining=draining)
+            draining.end()
+            async with asyncio.timeout(PATIENCE_SECS):
+                await session.run()
+            assert decode_terminal(exchange.frames[-1]).status == 503
+            appender.close()
+
+    run(scenario())
+
+
+def test_a_session_whose_acks_cannot_be_pushed_takes_none_from_the_others() -> None:
+    async def scenario() -> None:
+        exchanges, outbox = [Unpushable(), Fed()], Outbox()
+        async with node_on() as node:
+            await with_stream(node)
+            appender = await node.appender(BASIN, STREAM)
+            tasks = []
+            for exchange in exchanges:
+                session = session_on(node, exchange, appender, outbox=outbox)
+                tasks.append(asyncio.ensure_future(session.run()))
+                await until(partial(getattr, exchange, "intake"))
+            for exchange in exchanges:
+                exchange.take(append(b"a"))
+            await until(lambda: all(exchange.ends for exchange in exchanges))
+            for exchange in exchanges:
+                exchange.ordinary.put_nowait(None)
+            await asyncio.gather(*tasks)
+            appender.close()
 
     run(scenario())
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bourn.http.native import NativeServer
-from bourn.http.quick_head import parse_quick_head
-from bourn.limits import QUICK_HEAD_BYTES_MAX
+from bourn.http.quick_head import QuickFields, parse_quick_head
+from bourn.limits import QUICK_HEAD_BYTES_MAX, QUICK_HEADS_KEPT
 from bourn.settings import EngineSettings
 from tests.http.edges import native_only
 from tests.http.server import PATIENCE_SECS, Server, eventually
@@ -161,6 +161,29 @@ def test_it_answers_as_the_ordinary_way_does(server: Server, stream: str, what: 
         if "protobuf" in what:
             quick, ordinary = (found.partition(b"\r\n\r\n")[0] for found in (quick, ordinary))
     assert masked(quick) == masked(ordinary)
+
+
+def test_a_client_that_has_said_its_last_has_all_its_answers(server: Server, stream: str) -> None:
+    with Wire(server.port) as wire:
+        wire.sock.sendall(append(stream) * 3 + read(stream, "tail_offset=1"))
+        wire.sock.shutdown(socket.SHUT_WR)
+        for number in range(3):
+            assert b'"start":{"seq_num":%d,' % number in wire.answer()
+        assert b'"seq_num":2,' in wire.answer()
+        assert wire.sock.recv(10) == b""
+
+
+def test_a_client_that_has_said_its_last_may_have_said_anything(
+    server: Server, stream: str
+) -> None:
+    for last in (request("GET", f"/v1/streams/{stream}/records/tail"), append(stream)[:-1]):
+        with Wire(server.port) as wire:
+            wire.sock.sendall(append(stream) + last)
+            wire.sock.shutdown(socket.SHUT_WR)
+            assert b'"start":{"seq_num":' in wire.answer()
+            if last.startswith(b"GET"):
+                assert b'"tail":{"seq_num":1,' in wire.answer()
+            assert wire.sock.recv(10) == b""
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -351,6 +374,29 @@ def test_the_plain_head_is_taken() -> None:
 def test_a_head_that_is_not_plain_is_left_to_who_knows_the_rules(old: bytes, new: bytes) -> None:
     assert old in PLAIN_HEAD
     assert parse_quick_head(PLAIN_HEAD.replace(old, new, 1), cors=True) is None
+
+
+def test_fields_that_are_known_say_nothing_about_stream_length_or_verb() -> None:
+    known: dict[bytes, QuickFields] = {}
+    reading = read("b", "seq_num=3", "secret")
+    heads = [
+        PLAIN_HEAD,
+        PLAIN_HEAD.replace(b"/a/", b"/b/").replace(b": 26", b": 2600"),
+        PLAIN_HEAD.replace(b"content-length: 26", b"Content-Length:\t26"),
+        PLAIN_HEAD.replace(b"content-length: 26", b"content-length: 26\r\ncontent-length:\t26"),
+        PLAIN_HEAD.replace(b"content-length: 26\r\n", b""),
+        PLAIN_HEAD.replace(b"POST", b"GET"),
+        reading,
+        reading.replace(b"seq_num=3", b"seq_num=4"),
+        reading.replace(b"GET", b"POST"),
+    ]
+    for head in [*heads, *heads]:
+        assert parse_quick_head(head, cors=True, known=known) == parse_quick_head(head, cors=True)
+    assert len(known) == 3
+    for number in range(100):
+        other = PLAIN_HEAD.replace(b"host: here", b"host: here-%d" % number)
+        assert parse_quick_head(other, cors=True, known=known) is not None
+        assert len(known) <= QUICK_HEADS_KEPT
 
 
 @settings(max_examples=300)

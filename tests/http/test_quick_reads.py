@@ -46,12 +46,19 @@ def kept(server: Server) -> dict[bytes, bytes]:
     return server.call(lambda: {head: kept.body for head, kept in quick._reads._answers.items()})
 
 
+def counted(server: Server) -> tuple[int, int]:
+    """Records and metered bytes that were delivered."""
+    telemetry = server.app.telemetry
+    return server.call(lambda: (telemetry.records_delivered, telemetry.bytes_delivered))
+
+
 def test_the_same_read_gives_the_same_answer_to_everybody(server: Server, stream: str) -> None:
     ask(server.port, append(stream, record("a")))
-    before = quick_count(server)
+    before, delivered = quick_count(server), counted(server)
     answers = {body_of(ask(server.port, read(stream))) for _ in range(3)}
     assert len(answers) == 1
     assert quick_count(server) == before + 3
+    assert counted(server) == (delivered[0] + 3, delivered[1] + 3 * len("metered:a"))
     assert read(stream) in kept(server)
 
 
@@ -134,6 +141,34 @@ def test_few_and_small_answers_are_kept(server: Server, stream: str) -> None:
     assert read(stream) not in found
     assert read(stream, f"seq_num=0&count=1&bytes={99 + 2 * ANSWERS_KEPT}") in found
     assert max(map(len, found.values())) <= ANSWER_BYTES_KEPT_MAX
+
+
+@pytest.mark.parametrize("fields", [(), ("accept: application/protobuf",)])
+def test_records_that_cannot_be_told_are_refused_the_ordinary_way(
+    server: Server, stream: str, fields: tuple[str, ...]
+) -> None:
+    ask(server.port, append(stream, record("a")))
+
+    def damage() -> None:
+        found, term = server.stream(BASIN, stream), server.node.term
+        (entry,) = term.tail_cache.get(found.runs.row(0).commit, found.id) or []
+        entry.payload = b"\xff" * len(entry.payload)
+
+    server.call(damage)
+    before = quick_count(server)
+    assert b" 500 " in ask(server.port, read(stream, "seq_num=0", *fields))
+    assert quick_count(server) == before
+
+
+def test_an_answer_that_is_made_anew_takes_no_place_of_another(server: Server, stream: str) -> None:
+    ask(server.port, append(stream, record("a")))
+    asked = [read(stream, f"seq_num=0&count=1&bytes={100 + at}") for at in range(ANSWERS_KEPT)]
+    with Wire(server.port) as wire:
+        for data in asked:
+            wire.ask(data)
+        wire.ask(append(stream, record("b")))
+        wire.ask(asked[1])
+    assert list(kept(server)) == [asked[0], *asked[2:], asked[1]]
 
 
 @pytest.mark.parametrize("records", [1, 3, 4, 5])

@@ -87,7 +87,7 @@ class Wire:
                     if frame.terminal:
                         terminal = decode_terminal(frame)
                         _refuse(terminal.status, terminal.body)
-                    if records := decode_read_batch(frame.message()).records:
+                    if records := decode_read_batch(bytes(frame.message())).records:
                         yield records
             parser.finish()
         except (OSError, http.client.HTTPException, BournError) as error:

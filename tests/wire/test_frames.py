@@ -253,6 +253,27 @@ def test_a_body_that_ends_inside_a_frame_is_refused(frame: bytes, data: st.DataO
         parser.feed(b"more")
 
 
+@given(st.lists(frame_bytes | st.binary(max_size=9), max_size=4))
+def test_a_lone_frame_is_what_feeding_it_gives_and_all_else_is_left(chunks: list[bytes]) -> None:
+    parser, other = FrameParser(), FrameParser()
+    for chunk in chunks:
+        message = parser.lone(chunk)
+        if other.error is not None:
+            assert message is None
+            return
+        frames = other.feed(chunk)
+        if message is None:
+            assert parser.feed(chunk) == frames
+        else:
+            assert frames == [Frame(message)]
+        assert parser.error is None or other.error is not None
+
+
+def test_a_lone_frame_is_one_of_the_parser_s_limit() -> None:
+    assert FrameParser(5).lone(encode_frame(b"1234")) == b"1234"
+    assert FrameParser(4).lone(encode_frame(b"1234")) is None
+
+
 def test_an_empty_body_ends_well() -> None:
     parser = FrameParser()
     assert parser.feed(b"") == []

@@ -521,12 +521,21 @@ def test_the_check_carries_the_checksum_of_the_helpers_it_was_compiled_with() ->
     assert checksum == json_kernel.HELPERS_CHECKSUM, "write this checksum into json_kernel.py"
 
 
+NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+
+
 def is_json(body: bytes) -> bool:
-    try:
-        orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        return "infinity" in error.msg
-    return True
+    while True:
+        try:
+            orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            if "infinity" not in error.msg:
+                return False
+            # The other parser stops there: a smaller number in its place, and it looks at the rest.
+            rest = NUMBER.sub("0", error.doc[error.pos :], count=1)
+            body = (error.doc[: error.pos] + rest).encode()
+        else:
+            return True
 
 
 def names_a_key_twice(body: bytes) -> bool:
@@ -571,6 +580,8 @@ MUTATIONS = (
 @example(b"[tru]", [])
 @example(b"nul", [])
 @example(b"falsy", [])
+@example(b"[1e309,1", [])
+@example(b"[-1e309,1e309]", [])
 def test_the_check_agrees_with_another_parser(
     body: bytes, changes: list[tuple[float, bytes]]
 ) -> None:

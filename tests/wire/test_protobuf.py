@@ -11,6 +11,7 @@ from bourn.limits import U64_MAX
 from bourn.model.record import AppendAck, Record, SequencedRecord, StreamPosition
 from bourn.wire import protobuf
 from bourn.wire.protobuf import (
+    APPEND_ACK_BYTES_MAX,
     ReadBatch,
     decode_append_ack,
     decode_read_batch,
@@ -175,15 +176,33 @@ def test_altered_batches_are_read_like_the_reference_reads_them(
         assert ours == reference
 
 
-# Acks remember positions
+# Acks remember what they said
 
 
-def test_remembered_positions_are_bounded_and_never_mixed_up() -> None:
-    bound = protobuf._POSITIONS_KEPT_MAX
+def test_remembered_fields_are_bounded_and_never_mixed_up() -> None:
+    bound = protobuf._SEQ_NUMS_KEPT_MAX
     for seq_num in range(3 * bound):
-        ack = AppendAck(*(StreamPosition(seq_num + step, seq_num % 7) for step in range(3)))
+        ack = AppendAck(*(StreamPosition(seq_num + step, seq_num % 71) for step in range(3)))
         assert encode_append_ack(ack) == google_ack(ack)
-        assert len(protobuf._kept_positions) <= bound
+    assert protobuf._seq_num_field.cache_info().currsize == bound
+    assert protobuf._timestamp_field.cache_info().currsize == protobuf._TIMESTAMPS_KEPT_MAX
+
+
+def test_the_longest_ack_is_as_long_as_said() -> None:
+    far = StreamPosition(U64_MAX, U64_MAX)
+    ack = AppendAck(far, far, far)
+    assert encode_append_ack(ack) == google_ack(ack)
+    assert len(encode_append_ack(ack)) == APPEND_ACK_BYTES_MAX
+
+
+@given(positions, positions)
+def test_a_tail_that_is_the_end_itself_is_said_as_any_other(
+    start: StreamPosition, end: StreamPosition
+) -> None:
+    other = StreamPosition(*end)
+    assert other is not end
+    expected = encode_append_ack(AppendAck(start, end, other))
+    assert encode_append_ack(AppendAck(start, end, end)) == expected
 
 
 # Hostile bytes

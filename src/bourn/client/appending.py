@@ -176,7 +176,7 @@ class AppendSession:
             if frame.terminal:
                 terminal = decode_terminal(frame)
                 raise refusal(terminal.status, terminal.body)
-            ack = decode_append_ack(frame.message())
+            ack = decode_append_ack(bytes(frame.message()))
             if not self._pending:
                 raise NotS2("the endpoint acks more than it was sent")
             pending = self._pending.popleft()

@@ -158,7 +158,7 @@ class ReadSession:
             terminal = decode_terminal(frame)
             raise refusal(terminal.status, terminal.body)
         before = self._rows.rows
-        self._rows.take(frame.message())
+        self._rows.take(bytes(frame.message()))
         if self._rows.rows > before:
             self._found += self._rows.rows - before
             self._attempts.succeed()

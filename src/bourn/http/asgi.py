@@ -9,7 +9,7 @@ application to end only when every connection has ended, so a stop has to be beg
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any, Final
 
@@ -127,6 +127,11 @@ class AsgiExchange:
             await self._part(data, is_last=False)
         # A writer that never waits would not let the loop see that the client has gone.
         await asyncio.sleep(0)  # noqa: TID251  a bare yield
+
+    async def send_parts(self, parts: Sequence[bytes]) -> None:
+        """Send parts of the body."""
+        for part in parts:
+            await self.send(part)
 
     def feed(self, intake: Intake | None) -> None:
         """ASGI has no call that hands a part on without a wait."""

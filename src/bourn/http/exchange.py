@@ -90,6 +90,10 @@ class Exchange(Protocol):
         """Send a part of the body; returns when there is room for more, ClientGone if nobody is."""
         ...
 
+    async def send_parts(self, parts: Sequence[bytes]) -> None:
+        """As `send` for each of them, but in as few writes as there can be."""
+        ...
+
     def pusher(self) -> Pusher | None:
         """What sends parts of the body by a plain call, once it has begun; None where nothing can.
 

@@ -19,19 +19,20 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 import numpy as np
 
 from bourn.http import lane_kernel as kernel
 from bourn.http.backlog import Backlog
-from bourn.http.quick import Ordinary, Quick, QuickConnection
+from bourn.http.ordinary import Ordinary
+from bourn.http.quick import Quick, QuickConnection
 from bourn.limits import LANE_ANSWER_BYTES_MAX, LANE_BYTES, LANES_FROM, LANES_MAX
 
 log = logging.getLogger(__name__)
 
-PIPE_BYTES: Final = 1 << 20  # a lane has few rows under way, so neither pipe is ever full
+PIPE_BYTES: Final = 1 << 20  # a lane has few rows under way, so neither pipe is full in general
 ROWS_BYTES_MAX: Final = 64 * 1024
 _JOINS_AT_LEAST: Final = PIPE_BYTES // (4 * kernel.ROW_BYTES)
 
@@ -92,7 +93,8 @@ class Lanes:
                 log.warning("many connections will be served by the loop alone: %s", error.strerror)
                 return False
             opened.pop_all()
-        os.set_blocking(self._outbox, False)
+        for end in (self._inbox, self._outbox):
+            os.set_blocking(end, False)
         self._theirs = (inbox, outbox)
         return True
 
@@ -149,16 +151,33 @@ class Lanes:
         self._write(rows.tobytes())
 
     def _write(self, rows: bytes) -> None:
-        """Blocks where the pipe is full, for as long as the thread takes to read some of it."""
+        """Say it, however long the thread takes to listen."""
         view = memoryview(rows)
         while view:
-            view = view[os.write(self._inbox, view) :]
+            try:
+                view = view[os.write(self._inbox, view) :]
+            except BlockingIOError:
+                self._wait()
+
+    def _wait(self) -> None:
+        """Return when the thread listens or has said something, which is put by.
+
+        It does not listen while nobody hears it: then both pipes are full.
+        """
+        waiting = select.poll()
+        waiting.register(self._inbox, select.POLLOUT)
+        waiting.register(self._outbox, select.POLLIN)
+        waiting.poll()
+        with suppress(BlockingIOError):
+            self._rest += os.read(self._outbox, ROWS_BYTES_MAX)
+        self._loop.call_soon(self._hear)
 
     def _hear(self) -> None:
-        try:
-            data = self._rest + os.read(self._outbox, ROWS_BYTES_MAX)
-        except BlockingIOError:
+        if self._thread is None:
             return
+        data = self._rest
+        with suppress(BlockingIOError):
+            data += os.read(self._outbox, ROWS_BYTES_MAX)
         whole = len(data) - len(data) % kernel.ROW_BYTES
         self._rest = data[whole:]
         rows: list[list[int]] = (
@@ -202,9 +221,10 @@ class Lanes:
         self._loop.remove_reader(self._outbox)
         self._flush()
         self._say(kernel.END, 0)
+        os.close(self._outbox)  # or the thread might wait for somebody to hear it
         self._thread.join()
         self._epoll.close()
-        _close((*self._theirs, self._inbox, self._outbox))
+        _close((*self._theirs, self._inbox))
         for lane, member in enumerate(self._members):
             if member is not None:
                 self._left(lane)

@@ -25,6 +25,7 @@ from bourn.http.lanes import LanedConnection, Lanes
 from bourn.http.listening import Listener
 from bourn.http.native_exchange import NativeExchange
 from bourn.http.quick import QuickConnection
+from bourn.http.settling import Settling
 from bourn.http.sockets import prepare_socket
 from bourn.http.taking import Http1Taker
 from bourn.http.tuning import make_builder
@@ -32,6 +33,7 @@ from bourn.limits import (
     GOAWAY_LAG_SECS,
     HEAD_READ_SECS,
     HEADERS_MAX,
+    INPUT_BUFFERED_BYTES_MAX,
     INPUT_HEAVY_SECS,
     INPUT_PIECE_BYTES_MIN,
     INPUT_REQUESTS_MAX,
@@ -55,6 +57,7 @@ class Connection(AutoServerProtocol):
         self.is_http1 = False
         self.lingers = False
         self.taker: Http1Taker | None = None
+        self._settling: Settling | None = Settling()  # until the client has acked our settings
         self._discarded_bytes: int | None = None  # None until the end
         self._requests = 0
         self._is_idle = asyncio.Event()
@@ -111,6 +114,8 @@ class Connection(AutoServerProtocol):
         finally:
             timer.cancel()
         self.is_http1 = isinstance(server, H1Server)
+        if self.is_http1:
+            self._settling = None
         return server
 
     async def handle(self, request: Any) -> None:
@@ -171,7 +176,9 @@ class Connection(AutoServerProtocol):
         """Take bytes in, or drop those that come too late."""
         if self._discarded_bytes is None:
             taker = self.taker
-            if taker is None or not taker.take(data):
+            if not self.is_http1:
+                self._keep(data)
+            elif taker is None or not taker.take(data):
                 super().data_received(data)  # type: ignore[no-untyped-call]  # untyped
             elif not taker.is_waiting:
                 self._wake_reader()  # type: ignore[no-untyped-call]  # untyped
@@ -179,6 +186,19 @@ class Connection(AutoServerProtocol):
         self._discarded_bytes += len(data)
         if self._discarded_bytes > LINGER_BYTES_MAX:
             super().close()  # type: ignore[no-untyped-call]  # untyped
+
+    def _keep(self, data: bytes) -> None:
+        """Keep input for the library, as it does itself, but some pieces of it.
+
+        It would stop reading behind every large piece, and begin again when that is taken.
+        """
+        self._chunks.append(data)
+        self._buffered += len(data)
+        self._wake_reader()  # type: ignore[no-untyped-call]  # untyped
+        if self._buffered >= INPUT_BUFFERED_BYTES_MAX and not self._reading_paused:
+            self._reading_paused = True
+            assert self._transport is not None, "it has brought the data"
+            self._transport.pause_reading()
 
     async def receive_some(self, max_bytes: int = 64 * KIB) -> bytes:
         """Hand the library its next input.
@@ -215,6 +235,24 @@ class Connection(AutoServerProtocol):
             self._handed_cpu_secs = thread_time()
         self._handed_at = monotonic()
         return data
+
+    def _take(self, max_bytes: int) -> bytes:
+        """Take the next of what has come: up to the ack of our settings first."""
+        data: bytes = super()._take(max_bytes)  # type: ignore[no-untyped-call]  # untyped
+        settling = self._settling
+        if settling is None:
+            return data
+        end = settling.end(data)
+        if settling.is_over:
+            self._settling = None
+        rest_bytes = len(data) - end
+        if rest_bytes:
+            self._buffered += rest_bytes
+            if self._head_off:
+                self._head_off -= rest_bytes
+            else:
+                self._chunks.appendleft(data[end:])
+        return data[:end]
 
     def _spent_secs(self) -> float:
         """What the last piece of input has cost at most.

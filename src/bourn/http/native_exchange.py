@@ -1,13 +1,14 @@
 """One request of the library's, and the way to answer it: the `Exchange` of `native`."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from httpunk import HTTPunkError
 
+from bourn.http.backlog import Waiting
 from bourn.http.exchange import ClientGone, Headers, Intake, Pusher, checked_value
-from bourn.http.pushing import Http2Pusher, http1_pusher
+from bourn.http.pushing import Http2Burst, Http2Pusher, http1_pusher
 from bourn.http.taking import Http1Taker, Http2Taker
 from bourn.limits import BACKLOG_PIECE_BYTES_MIN, SEND_PIECE_BYTES
 
@@ -113,7 +114,7 @@ class NativeExchange:
                 self._sending = await self._request.send_response(
                     status, headers=fields, detect_eof=False
                 )
-                await self._send_large(body, is_last=True)
+                await self._send_large([body], is_last=True)
         except GONE as error:
             raise _gone(error) from error
 
@@ -142,10 +143,18 @@ class NativeExchange:
                 await self._ready()
                 await self._sending.send_data(data)
             else:
-                await self._send_large(data)
+                await self._send_large([data])
         except GONE as error:
             raise _gone(error) from error
         # A writer that never waits would not let the loop see that the client has gone.
+        await asyncio.sleep(0)  # noqa: TID251  a bare yield
+
+    async def send_parts(self, parts: Sequence[bytes]) -> None:
+        """Send parts of the body, small ones with their neighbours."""
+        try:
+            await self._send_large(parts)
+        except GONE as error:
+            raise _gone(error) from error
         await asyncio.sleep(0)  # noqa: TID251  a bare yield
 
     async def _ready(self) -> None:
@@ -155,21 +164,47 @@ class NativeExchange:
         if not self._connection.is_http1:
             await self._connection.is_heard.wait()
 
-    async def _send_large(self, data: bytes, *, is_last: bool = False) -> None:
-        """Send a part of the body that counts until the client takes it.
+    async def _send_large(self, parts: Sequence[bytes], *, is_last: bool = False) -> None:
+        """Send parts of the body that count until the client takes them.
 
-        It goes in pieces, because the library makes a copy of what it is given. On HTTP/2 that
+        They go in pieces, because the library makes a copy of what it is given. On HTTP/2 that
         copy is put by as far as the client's windows go, so the streams of a connection take turns.
         """
-        connection, sending = self._connection, self._sending
-        with connection.backlog.held(len(data), connection.cut) as piece:
+        connection = self._connection
+        with connection.backlog.held(sum(map(len, parts)), connection.cut) as waiting:
             await self._ready()
-            for at in range(0, len(data), SEND_PIECE_BYTES):
-                if not connection.is_http1:
-                    await connection.turn()
-                connection.backlog.took(piece)
-                end = at + SEND_PIECE_BYTES
-                await sending.send_data(data[at:end], end_stream=is_last and end >= len(data))
+            if not connection.is_http1:
+                await self._put_by(parts, waiting, is_last=is_last)
+                return
+            for part in parts:
+                for at in range(0, len(part), SEND_PIECE_BYTES):
+                    connection.backlog.took(waiting)
+                    end = at + SEND_PIECE_BYTES
+                    is_end = is_last and part is parts[-1] and end >= len(part)
+                    await self._sending.send_data(part[at:end], end_stream=is_end)
+
+    async def _put_by(self, parts: Sequence[bytes], waiting: Waiting, *, is_last: bool) -> None:
+        """Have a stream of HTTP/2 send parts, about so much in each of its turns."""
+        connection, sending = self._connection, self._sending
+        if is_last:
+            sending._done = True  # noqa: SLF001  as the library does
+        burst = Http2Burst(connection, sending)
+        room_bytes = 0
+        with burst:
+            for part in parts:
+                burst.is_end = is_last and part is parts[-1]
+                at = 0
+                while at < len(part):
+                    if room_bytes <= 0:
+                        burst.write()
+                        await connection.turn()
+                        connection.backlog.took(waiting)
+                        room_bytes = SEND_PIECE_BYTES
+                    reached = burst.put_by(part, at, room_bytes)
+                    if reached == at:
+                        reached = await burst.put_by_later(part, at, room_bytes)
+                    room_bytes -= reached - at
+                    at = reached
 
     async def finish(self) -> None:
         """End the body."""

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from bourn.clock import Clock
 from bourn.engine.committer import AckWaiter
@@ -23,8 +23,9 @@ from bourn.http.auth import Authenticator
 from bourn.http.backlog import Backlog, Waiting
 from bourn.http.data_plane import decode_json
 from bourn.http.draining import Draining
+from bourn.http.ordinary import Ordinary
 from bourn.http.problems import problem_of
-from bourn.http.quick_head import QuickHead, parse_quick_head
+from bourn.http.quick_head import QuickFields, QuickHead, parse_quick_head
 from bourn.http.quick_reads import QuickReads
 from bourn.http.request import RESPONSE_COMPRESSION_THRESHOLD_BYTES
 from bourn.http.sockets import prepare_socket
@@ -136,26 +137,6 @@ class Quick:
         return self._date if now < self._date_until else self.date()
 
 
-class Ordinary(Protocol):
-    """A connection that goes the ordinary way."""
-
-    def connection_made(self, transport: Any) -> None:
-        """Begin to serve."""
-        ...
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes in."""
-        ...
-
-    def pause_writing(self) -> None:
-        """The client does not read."""
-        ...
-
-    async def leave(self) -> None:
-        """Close behind what is being served."""
-        ...
-
-
 class QuickConnection(asyncio.Protocol):
     """One connection, until it has anything else to say."""
 
@@ -172,6 +153,7 @@ class QuickConnection(asyncio.Protocol):
         self._unread: Waiting | None = None
         self._ordinary = ordinary
         self._heads: dict[bytes, QuickHead] = {}
+        self._fields: dict[bytes, QuickFields] = {}
         self._buffer = b""
         self._transport: Any = None
         self._timer: asyncio.TimerHandle | None = None
@@ -207,7 +189,7 @@ class QuickConnection(asyncio.Protocol):
             self._pause()  # more requests than answers
 
     def eof_received(self) -> bool:
-        """Close, behind the answer under way."""
+        """Close, behind the answers to all that has come."""
         self._is_over = True
         return self._head is not None
 
@@ -226,6 +208,7 @@ class QuickConnection(asyncio.Protocol):
         self._resume()
         if self._head is None:
             self._serve()
+            self._end_if_over()
 
     async def leave(self) -> None:
         """Close behind the answer that is under way."""
@@ -251,6 +234,8 @@ class QuickConnection(asyncio.Protocol):
         self._resume()
         if data:
             ordinary.data_received(data)
+        if self._is_over:
+            ordinary.eof_received()
 
     def cut(self) -> None:
         """End at once."""
@@ -271,6 +256,7 @@ class QuickConnection(asyncio.Protocol):
         self._forget_unread()
         self._has_ended.set()
         self._heads.clear()
+        self._fields.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -319,7 +305,7 @@ class QuickConnection(asyncio.Protocol):
     def _known(self, data: bytes) -> QuickHead | None:
         head = self._heads.get(data)
         if head is None:
-            head = parse_quick_head(data, cors=self._quick.cors)
+            head = parse_quick_head(data, cors=self._quick.cors, known=self._fields)
             if head is not None:
                 if len(self._heads) >= QUICK_HEADS_KEPT:
                     self._heads.clear()
@@ -386,14 +372,19 @@ class QuickConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         self._head = None
-        if self._is_over:
-            self._transport.close()
-        elif self._is_retired:
+        if self._is_retired:
             self._hand_over()
-        else:
-            if not self._is_full:
-                self._resume()
-            self._serve()
+            return
+        if not self._is_full:
+            self._resume()
+        self._serve()
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        """Close behind the last answer to a client that has said its last."""
+        is_served = self._head is None and not self._is_full and self._heir is None
+        if self._is_over and is_served:
+            self._transport.close()
 
     def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():

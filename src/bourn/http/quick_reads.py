@@ -10,7 +10,6 @@ from bourn.http.data_plane import read_batch_json
 from bourn.http.quick_head import QuickHead
 from bourn.http.telemetry import Telemetry
 from bourn.limits import ANSWER_BYTES_KEPT_MAX, ANSWERS_KEPT, JSON_WRITTEN_INLINE_BYTES_MAX
-from bourn.wire import protobuf
 
 
 class Answer(NamedTuple):
@@ -69,9 +68,6 @@ class QuickReads:
 
 
 def _encoded(batch: ReadBatch, head: QuickHead) -> bytes:
-    if not head.answer_is_protobuf:
-        return read_batch_json(batch, head.format)
-    parts = batch.wire()
-    if batch.tail is not None:
-        parts.append(protobuf.encode_tail(batch.tail))
-    return b"".join(parts)
+    if head.answer_is_protobuf:
+        return b"".join(batch.wire())  # no tail: who does not wait is not told it
+    return read_batch_json(batch, head.format)

@@ -88,8 +88,7 @@ class Sessions:
                     if batch.tail is not None:
                         parts.append(encode_tail(batch.tail))
                     reconnect = self._draining.wanted
-                    for piece in frame_pieces(parts, compression, reconnect=reconnect):
-                        await exchange.send(piece)
+                    await exchange.send_parts(frame_pieces(parts, compression, reconnect=reconnect))
                     self._telemetry.delivered(batch, basin)
             except ClientGone:
                 return

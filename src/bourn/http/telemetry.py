@@ -4,7 +4,7 @@ The four histograms of the reference server carry its names; what is ours begins
 """
 
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from typing import Final
@@ -45,6 +45,11 @@ class Histogram:
         if len(values) >= _COUNTED_TOGETHER:
             self._count()
 
+    def observe_all(self, values: Iterable[float]) -> None:
+        """Count many values."""
+        self._values.extend(values)
+        self._count()
+
     def _count(self) -> None:
         values = np.array(self._values, np.float64)
         self._values.clear()
@@ -79,6 +84,7 @@ class Telemetry:
         )
         self.records = Histogram("s2_append_batch_records", "Records in a batch", _RECORDS)
         self.bytes = Histogram("s2_append_batch_bytes", "Metered bytes of a batch", _BYTES)
+        self._admissions = (self.permit, self.records, self.bytes)
         self.requests = 0
         self.quick_requests = 0  # of these, by `quick`
         self.open_sessions = 0
@@ -87,6 +93,7 @@ class Telemetry:
         self.throttled_secs = 0.0  # that sessions were made to wait
         self.pipeline = PipelineState()
         self._limited = dict.fromkeys(product(_SCOPES, _LIMITS), 0)
+        self._admitted: list[tuple[float, int, int]] = []  # to be counted together
 
     @contextmanager
     def append(self, batch: RecordBatch) -> Iterator[Callable[[], None]]:
@@ -103,9 +110,17 @@ class Telemetry:
 
     def admitted(self, batch: RecordBatch, waited_secs: float) -> None:
         """Note a batch on its way in."""
-        self.permit.observe(waited_secs)
-        self.records.observe(batch.count)
-        self.bytes.observe(batch.metered_bytes)
+        noted = self._admitted
+        noted.append((waited_secs, batch.count, batch.metered_bytes))
+        if len(noted) >= _COUNTED_TOGETHER:
+            self._count_admitted()
+
+    def _count_admitted(self) -> None:
+        if self._admitted:
+            columns = zip(*self._admitted, strict=True)
+            self._admitted.clear()
+            for histogram, values in zip(self._admissions, columns, strict=True):
+                histogram.observe_all(values)
 
     def delivered(self, batch: ReadBatch, basin: str, *, is_unary: bool = False) -> None:
         """Note a batch that was handed to a client's connection."""
@@ -132,6 +147,7 @@ class Telemetry:
 
     def render(self) -> bytes:
         """All of it, as `GET /metrics` answers."""
+        self._count_admitted()
         lines: list[str] = []
         for histogram in (self.permit, self.ack, self.records, self.bytes):
             lines += histogram.lines()

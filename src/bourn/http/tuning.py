@@ -10,14 +10,13 @@ from bourn.limits import (
     CONNECTION_WINDOW_BYTES,
     HEAD_BYTES_MAX,
     HEADERS_MAX,
-    KIB,
+    MIB,
     SEND_BUFFER_BYTES_MAX,
     STREAM_WINDOW_BYTES,
 )
 
-# Larger frames would spare some CPU, but a client may send one together with its ack of our
-# settings, and the library takes frames apart before it has seen the ack: it ends the connection.
-FRAME_BYTES_MAX: Final = 16 * KIB
+# A batch of 1 MiB as one frame: each costs as much as a small one (`settling` says what it takes).
+FRAME_BYTES_MAX: Final = 2 * MIB
 
 
 def make_builder(head_secs: float) -> auto.Builder:

@@ -36,6 +36,7 @@ _HEAD_BYTES: Final = 4
 _HEAD: Final = struct.Struct(">I")  # length << 8 | flag
 _STATUS: Final = struct.Struct(">H")
 _PIECE_BYTES_MIN: Final = 1 << 16  # below this a copy costs less than one more write
+_VIEW_BYTES_MIN: Final = 1 << 16  # of a chunk: below this a copy costs less than a view
 _PART_BYTES_MIN: Final = 4096  # a smaller chunk joins its neighbours, or tiny ones would blow up
 
 _TERMINAL: Final = 0x80
@@ -47,12 +48,12 @@ _RECONNECT: Final = 0x10
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """A frame as received; `payload` is still compressed."""
 
-    payload: bytes
+    payload: bytes | memoryview
     terminal: bool = False
     compression: Compression = Compression.NONE
     reconnect: bool = False
 
-    def message(self) -> bytes:
+    def message(self) -> bytes | memoryview:
         """Return the payload, decompressed; BadFrame if it cannot be, or is too large."""
         if self.compression is Compression.NONE:
             return self.payload
@@ -98,7 +99,7 @@ class FrameParser:
         self._head = bytearray()  # of a frame whose head is not complete
         self._lacking = 0  # bytes of the payload still to come; 0 outside of one
         self._flags = _PLAIN
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._small = bytearray()  # behind the parts: chunks too small to be kept one by one
         self.error: BadFrame | None = None
 
@@ -111,7 +112,7 @@ class FrameParser:
             if size > _HEAD_BYTES and not self._lacking and not self._head:
                 (head,) = _HEAD.unpack_from(data)
                 if head == (size - _LENGTH_BYTES) << 8 and size - _LENGTH_BYTES <= self._limit:
-                    return [Frame(bytes(data[_HEAD_BYTES:]))]  # most often, a chunk is one frame
+                    return [Frame(_part(data, _HEAD_BYTES, size))]  # most often, a chunk is one
             position = 0
             if self._lacking:
                 position = self._fill(data, 0, frames)
@@ -121,6 +122,19 @@ class FrameParser:
         except BadFrame as error:
             self._fail(error)
         return frames
+
+    def lone(self, data: Octets) -> bytes | memoryview | None:
+        """Take a chunk that is one plain frame, as most are, and return its payload.
+
+        None where it is anything else, and then nothing was taken.
+        """
+        size = len(data)
+        if size <= _HEAD_BYTES or self._lacking or self._head or self.error is not None:
+            return None
+        (head,) = _HEAD.unpack_from(data)
+        if head != (size - _LENGTH_BYTES) << 8 or size - _LENGTH_BYTES > self._limit:
+            return None
+        return _part(data, _HEAD_BYTES, size)
 
     def check(self) -> None:
         """Raise the error that stands, if any."""
@@ -149,7 +163,7 @@ class FrameParser:
                 self._lacking, self._flags = payload_bytes, flags
                 self._fill(data, position, frames)
                 return
-            frames.append(Frame(bytes(data[position:end]), *flags))
+            frames.append(Frame(_part(data, position, end), *flags))
             position = end
         if position < size:
             self._head += data[position:]
@@ -178,10 +192,12 @@ class FrameParser:
             if self._small:
                 self._parts.append(bytes(self._small))
                 self._small = bytearray()
-            # The whole of a bytes object is kept as it is.
-            self._parts.append(bytes(data[position:end]))
+            self._parts.append(_part(data, position, end))
         if not self._lacking:
-            payload = b"".join((*self._parts, self._small))
+            if self._small or len(self._parts) > 1:
+                payload: bytes | memoryview = b"".join((*self._parts, self._small))
+            else:
+                payload = self._parts[0] if self._parts else b""
             self._parts, self._small = [], bytearray()
             frames.append(Frame(payload, *self._flags))
         return end
@@ -197,6 +213,13 @@ class FrameParser:
         if length > self._limit:
             raise BadFrame(f"frame length {length} exceeds {self._limit} bytes")
         return length - 1
+
+
+def _part(data: Octets, start: int, end: int) -> bytes | memoryview:
+    """Return bytes of a chunk: small ones, or those of a buffer that may change, as a copy."""
+    if end - start < _VIEW_BYTES_MIN or not isinstance(data, bytes):
+        return bytes(data[start:end])
+    return memoryview(data)[start:end]
 
 
 def _flag_parts(flag: int) -> tuple[bool, Compression, bool]:
@@ -290,4 +313,4 @@ def decode_terminal(frame: Frame) -> Terminal:
     if len(frame.payload) < _STATUS.size:
         raise BadFrame("a terminal frame must carry a status")
     (status,) = _STATUS.unpack_from(frame.payload)
-    return Terminal(status, frame.payload[_STATUS.size :])
+    return Terminal(status, bytes(frame.payload[_STATUS.size :]))

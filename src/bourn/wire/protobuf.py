@@ -60,10 +60,15 @@ _TAG_4_BYTES: Final = 0x22
 _LAST: Final = tuple(bytes((value,)) for value in range(128))
 _MORE: Final = tuple(bytes((value | 128,)) for value in range(128))
 
-# Acks are hot, and their positions repeat: those of one flush share the tail and the millisecond,
-# and most start where another ended.
-_POSITIONS_KEPT_MAX: Final = 1024
-_kept_positions: Final[dict[StreamPosition, bytes]] = {}
+# Acks are hot, and most of what they say was said before: a batch starts where another ended, and
+# those of one flush share the millisecond.
+_SEQ_NUMS_KEPT_MAX: Final = 1024
+_TIMESTAMPS_KEPT_MAX: Final = 64
+_POSITION_BYTES_MAX: Final = 2 * 11
+APPEND_ACK_BYTES_MAX: Final = 3 * (2 + _POSITION_BYTES_MAX)
+_STARTS: Final = tuple(bytes((0x0A, size)) for size in range(_POSITION_BYTES_MAX + 1))
+_ENDS: Final = tuple(bytes((0x12, size)) for size in range(_POSITION_BYTES_MAX + 1))
+_TAILS: Final = tuple(bytes((0x1A, size)) for size in range(_POSITION_BYTES_MAX + 1))
 
 
 class ReadBatch(NamedTuple):
@@ -89,43 +94,32 @@ def encode_varint(value: int) -> bytes:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_SEQ_NUMS_KEPT_MAX)
+def _seq_num_field(seq_num: int) -> bytes:
+    return b"\x08" + encode_varint(seq_num) if seq_num else b""
+
+
+@lru_cache(maxsize=_TIMESTAMPS_KEPT_MAX)
 def _timestamp_field(timestamp: int) -> bytes:
     return b"\x10" + encode_varint(timestamp) if timestamp else b""
 
 
-def _encode_position(position: StreamPosition) -> bytes:
-    """Return a position with its length before it, and keep it for the next time."""
-    seq_num, timestamp = position
-    fields = _timestamp_field(timestamp)
-    if seq_num:
-        fields = b"\x08" + encode_varint(seq_num) + fields
-    encoded = _LAST[len(fields)] + fields
-    if len(_kept_positions) >= _POSITIONS_KEPT_MAX:
-        _kept_positions.clear()
-    _kept_positions[position] = encoded
-    return encoded
-
-
 def encode_append_ack(ack: AppendAck) -> bytes:
     """Return an AppendAck."""
-    start, end, tail = ack
-    kept = _kept_positions.get
+    (start_seq_num, start_timestamp), end, tail = ack
+    end_seq_num, end_timestamp = end
+    first = _seq_num_field(start_seq_num) + _timestamp_field(start_timestamp)
+    last = _seq_num_field(end_seq_num) + _timestamp_field(end_timestamp)
+    behind = last if tail is end else _seq_num_field(tail[0]) + _timestamp_field(tail[1])
     return b"".join(
-        (
-            b"\x0a",
-            kept(start) or _encode_position(start),
-            b"\x12",
-            kept(end) or _encode_position(end),
-            b"\x1a",
-            kept(tail) or _encode_position(tail),
-        )
+        (_STARTS[len(first)], first, _ENDS[len(last)], last, _TAILS[len(behind)], behind)
     )
 
 
 def encode_tail(tail: StreamPosition) -> bytes:
     """Return the tail field of a ReadBatch: alone a heartbeat, behind records' entries a batch."""
-    return b"\x12" + (_kept_positions.get(tail) or _encode_position(tail))
+    fields = _seq_num_field(tail.seq_num) + _timestamp_field(tail.timestamp)
+    return _ENDS[len(fields)] + fields
 
 
 def encode_append_input(
