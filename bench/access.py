@@ -17,6 +17,7 @@ from typing import Final
 
 from bench.engine import report
 from bench.http import sessions, unary
+from bench.http.asking import JSON
 from bench.http.server import Server, serving
 
 RESULTS: Final = Path(__file__).parent / "results" / "access.json"
@@ -25,7 +26,7 @@ Measure = Callable[[Server, float], tuple[float, float]]
 
 
 def unary_json(server: Server, seconds: float) -> tuple[float, float]:
-    found = unary.measure(server, unary.JSON, 64, seconds)
+    found = unary.measure(server, JSON, 64, seconds)
     return float(found["requests_per_s"]), float(found["server_cpu_us_per_request"])
 
 

@@ -115,10 +115,12 @@ def scaling_streams(results: Results) -> str:
             ),
             number(row["rss_active_mb"]),
             number(row["rss_peak_mb"]),
+            number(row.get("start_s")),
+            number(row.get("rss_started_mb")),
         ]
         for row in rows
     ]
-    table = _table((*head, "MB, all active", "MB at most"), lines)
+    table = _table((*head, "MB, all active", "MB at most", "start s", "MB, started"), lines)
     return f"![how cost grows with streams](plots/scaling-streams.svg)\n\n{table}"
 
 

@@ -97,6 +97,7 @@ def _scaling_plots(results: Results) -> dict[str, str]:
                     "resident memory, MB",
                     ("all streams active", "rss_active_mb"),
                     ("most", "rss_peak_mb"),
+                    ("started, none in use", "rss_started_mb"),
                 ),
             ],
         )

@@ -28,9 +28,9 @@ import uvloop
 from bench.engine import report
 from bench.engine.target import directory_in, file_system_of
 from bench.http import followers
+from bench.http.asking import hammered, raise_files, request
 from bench.http.server import Server, serving
 from bench.http.sessions import LARGE, fill
-from bench.scaling.asking import hammered, raise_files, request
 from bench.soak import readers, writers
 from bench.soak.client import Window
 from bourn.clock import SystemClock

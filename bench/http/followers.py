@@ -10,8 +10,8 @@ from typing import Any, Final
 import uvloop
 
 from bench.engine.case import Budget, Figures, latency_figures
+from bench.http.asking import Asked, request
 from bench.http.server import BASIN, HttpCase, Server
-from bench.http.unary import Asker
 from bourn.clock import SystemClock
 
 FOLLOWERS: Final = 1000
@@ -114,14 +114,9 @@ async def _publish(server: Server, path: str, events: int, clock: SystemClock) -
 
 
 async def _append(server: Server, path: str, body: bytes) -> None:
-    request = (
-        f"POST /v1{path} HTTP/1.1\r\nhost: bench\r\ns2-basin: {BASIN}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    ).encode() + body
-    _, asker = await asyncio.get_running_loop().create_connection(
-        lambda: Asker(request, 0.0, array("d")), "127.0.0.1", server.port
-    )
-    await asker.ended
+    asked = Asked([[request("POST", path, body)]])
+    await asked.connect(server.port)
+    await asked.run(None)
 
 
 async def _until(is_so: Any, clock: SystemClock) -> None:

@@ -158,7 +158,7 @@ async def _read(server: Server, path: str, shape: Shape) -> Figures:
             cpu, client, began = server.cpu_secs(), time.process_time(), time.perf_counter()
             async for batches in link.frames("GET", f"{path}?seq_num=0&wait=0"):
                 for batch in batches:
-                    check.batch(batch.message(), shape.batches)
+                    check.batch(bytes(batch.message()), shape.batches)
             took = time.perf_counter() - began
             cpu, client = server.cpu_secs() - cpu, time.process_time() - client
             assert check.records == shape.batches * shape.batch_records

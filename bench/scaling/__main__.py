@@ -80,16 +80,20 @@ def main() -> int:
     if options.streams is None and options.history_gb is None:
         options.streams, options.history_gb = list(STREAMS), list(HISTORY_GB)
     run = Run(options)
+    if options.streams:
+        run.say("streams: nothing is scaled down; the client shares the machine with the server")
     for count in sorted(options.streams or []):
         if run.has_time(f"{count:,} streams"):
-            row = streams.measure(count, options.seconds, options.directory)
+            row = streams.measure(count, options.seconds, options.directory, run.say)
             run.keep("streams", count, row)
             append, read = row["append"], row["read"]
             run.say(
                 f"{count:,} streams: {append['requests_per_s']:,.0f} appends/s, "
                 f"p50 {append['p50_ms']:.3g} ms, p99 {append['p99_ms']:.3g} ms, "
                 f"{append['server_cpu_us_per_request']:.0f} us CPU; "
-                f"{read['requests_per_s']:,.0f} reads/s; {row['rss_active_mb']:.0f} MB"
+                f"{read['requests_per_s']:,.0f} reads/s, "
+                f"{read['server_cpu_us_per_request']:.0f} us CPU; {row['rss_active_mb']:.0f} MB; "
+                f"start {row['start_s']:.2f} s, {row['rss_started_mb']:.0f} MB"
             )
     if options.history_gb:
         _history(options, run)
@@ -98,6 +102,10 @@ def main() -> int:
 
 def _history(options: argparse.Namespace, run: Run) -> None:
     sizes = [size for size in sorted(options.history_gb) if _fits(size, options.directory, run)]
+    run.say(
+        "history: files, sidecars, table and catalog are real; one GB of repetitive records is "
+        "encoded, the others are copies of its files for other streams (bench/scaling/tables.py)"
+    )
     with tempfile.TemporaryDirectory(prefix="scaling-", dir=options.directory) as name:
         root = Path(name)
         first: list[tables.File] = []

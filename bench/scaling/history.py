@@ -15,9 +15,9 @@ from typing import Any, Final
 import uvloop
 
 from bench.engine.case import latency_figures
+from bench.http.asking import Asked, ask, raise_files, request
 from bench.http.server import Server, serving
 from bench.pipeline_log import drop_page_cache
-from bench.scaling.asking import Asked, ask, raise_files, request
 from bench.scaling.tables import RECORDS, stream_name
 
 STARTS: Final = 3

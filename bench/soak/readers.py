@@ -11,8 +11,8 @@ from array import array
 from functools import partial
 from typing import Any, Final
 
+from bench.http.asking import request
 from bench.http.server import BASIN
-from bench.scaling.asking import request
 from bench.soak.client import Window
 from bench.soak.writers import STREAMS, Unary, Writer
 from bourn.clock import SystemClock

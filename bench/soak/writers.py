@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Final
 
 from bench.engine.target import append_message
+from bench.http.asking import request
 from bench.http.server import BASIN
-from bench.scaling.asking import request
 from bench.soak.client import Window
 from bourn.clock import SystemClock
 from bourn.wire.frames import encode_frame

@@ -1,9 +1,13 @@
 """Measure Bourn against `s2 lite`, show the table, keep the figures.
 
 python -m bench.versus [--only GROUP …] [--bucket memory | local | s3 …] [--rounds N] [--seconds S]
+
+What was measured is in the file as soon as both servers have had their turn, so that a run may be
+interrupted; whatever a run does not measure keeps its earlier figures.
 """
 
 import argparse
+import signal
 import sys
 import time
 import traceback
@@ -17,12 +21,15 @@ from bench.engine.case import Figures
 from bench.engine.target import directory_in, file_system_of
 from bench.http.benches import s2_binary
 from bench.versus import loads, table
-from bench.versus.peers import BUCKETS, PEERS, serving, sync_calls
+from bench.versus.peers import BOURN, BUCKETS, PEERS, serving, sync_calls
 from tests.s3server import NotHere, built_versitygw
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent.parent
 RESULTS: Final = REPOSITORY / "bench" / "results" / "versus.json"
+INTERRUPTED: Final = 130
 GROUPS: Final = ("bench", "ack", "streams", "followers", "replay", "unary", "sessions")
+
+Results = list[tuple[table.Result, loads.Load]]
 
 
 def main() -> int:
@@ -40,9 +47,32 @@ def main() -> int:
         except NotHere as why:
             print(f"without s3: {why}", file=sys.stderr)
             buckets.remove("s3")
+    if not buckets:
+        return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers are ended, not left behind
     root = Path(options.directory)
     facts = report.machine(file_system_of(root), "versitygw, every answer 20 ms late")
     results = _results(options, buckets)
+    try:
+        with directory_in(root) as directory, serving(BOURN, "memory", directory):
+            pass  # machine code that is made once is nobody's figure
+        _measure(facts, options, results, root)
+        if "local" in buckets and not options.only:
+            facts["syncs"] = _syncs(root)
+            _save(facts, options, results)
+        ended = 0
+    except KeyboardInterrupt:
+        ended = INTERRUPTED
+    rows = _rows(facts, results)
+    print(table.render(rows))
+    missed = sum(1 for row in rows if not row["ratio"] or row["ratio"] < row["goal"])
+    print(f"{len(rows) - missed} of {len(rows)} rows reach their goal")
+    return ended
+
+
+def _measure(
+    facts: dict[str, Any], options: argparse.Namespace, results: Results, root: Path
+) -> None:
     total = options.rounds * len(results) * len(PEERS)
     began, done = time.perf_counter(), 0
     for turn in range(options.rounds):
@@ -50,18 +80,11 @@ def main() -> int:
             # Who goes first changes, so that neither always finds the machine as the other left it.
             for peer in PEERS if turn % 2 == 0 else reversed(PEERS):
                 done += 1
-                _run(result, load, peer, root)
+                said = _run(result, load, peer, root)
                 took = time.perf_counter() - began
-                said = result.failures.get(peer) or _shown(result, peer)
                 what = f"{result.bucket}, {result.workload}, {peer}"
                 print(f"{took:6.0f} s  {done}/{total}  {what}: {said}", flush=True)
-    rows = [row for result, _ in results for row in table.rows_of(result)]
-    facts["syncs"] = _syncs(root) if "local" in buckets and not options.only else {}
-    _save(facts, options, rows)
-    print(table.render(rows))
-    missed = sum(1 for row in rows if not row["ratio"] or row["ratio"] < row["goal"])
-    print(f"{len(rows) - missed} of {len(rows)} rows reach their goal")
-    return 0
+            _save(facts, options, results)
 
 
 def _options() -> argparse.Namespace:
@@ -71,13 +94,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0, help="of most workloads")
     parser.add_argument("--long", type=float, default=30.0, help="seconds of many streams")
+    parser.add_argument("--to", type=Path, default=RESULTS, metavar="FILE", help="of results")
     parser.add_argument("--directory", default=str(REPOSITORY / ".cache" / "bench"))
     return parser.parse_args()
 
 
-def _results(
-    options: argparse.Namespace, buckets: list[str]
-) -> list[tuple[table.Result, loads.Load]]:
+def _results(options: argparse.Namespace, buckets: list[str]) -> Results:
     return [
         (
             table.Result(
@@ -91,15 +113,17 @@ def _results(
     ]
 
 
-def _run(result: table.Result, load: loads.Load, peer: str, root: Path) -> None:
+def _run(result: table.Result, load: loads.Load, peer: str, root: Path) -> str:
+    """Measure one of them once; what to say of it."""
     try:
         with directory_in(root) as directory, serving(peer, result.bucket, directory) as server:
             figures: Figures = load.work(server, **load.arguments)
             figures["peak_mb"] = server.memory_mb("VmHWM")
     except Exception:  # noqa: BLE001  whatever it was, the row tells
         result.failures[peer] = traceback.format_exc().strip().splitlines()[-1][:300]
-    else:
-        result.repeats[peer].append(figures)
+        return result.failures[peer]
+    result.repeats[peer].append(figures)
+    return _shown(result, peer)
 
 
 def _shown(result: table.Result, peer: str) -> str:
@@ -121,16 +145,44 @@ def _syncs(root: Path) -> dict[str, Any]:
     return found
 
 
-def _save(facts: dict[str, Any], options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+def _rows(facts: dict[str, Any], results: Results) -> list[dict[str, Any]]:
+    """What has been measured so far; each row says how."""
+    return [
+        row
+        | {
+            "measured_at": facts["measured_at"],
+            "rounds": max(map(len, result.repeats.values())),
+            "seconds": load.arguments.get("seconds"),
+        }
+        for result, load in results
+        if result.is_measured
+        for row in table.rows_of(result)
+    ]
+
+
+def _save(facts: dict[str, Any], options: argparse.Namespace, results: Results) -> None:
     """Write the rows; what was not measured this time keeps its earlier rows."""
-    measured = {(row["bucket"], row["workload"]) for row in rows}
-    earlier = orjson.loads(RESULTS.read_bytes())["rows"] if RESULTS.exists() else []
-    kept = [row for row in earlier if (row["bucket"], row["workload"]) not in measured]
-    for row in rows:
-        row["measured_at"] = facts["measured_at"]
-    shape = {"machine": facts, "options": {"rounds": options.rounds}, "rows": [*rows, *kept]}
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_bytes(orjson.dumps(shape, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    path: Path = options.to
+    earlier = orjson.loads(path.read_bytes()) if path.exists() else {}
+    order = [
+        (bucket, f"{load.name}: {compared.name}")
+        for bucket in BUCKETS
+        for load in loads.loads(options.seconds, options.long)
+        for compared in load.compared
+    ]
+    rows = {
+        (row["bucket"], row["workload"]): row
+        for row in (*earlier.get("rows", ()), *_rows(facts, results))
+    }
+    syncs = earlier.get("machine", {}).get("syncs", {})
+    shape = {
+        "machine": {"syncs": syncs} | facts,
+        "rows": [rows[key] for key in order if key in rows],  # of others, nothing is compared now
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(orjson.dumps(shape, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    fresh.replace(path)
 
 
 if __name__ == "__main__":

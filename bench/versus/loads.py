@@ -2,7 +2,8 @@
 
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import msgspec
@@ -11,8 +12,8 @@ import uvloop
 from bench.engine.case import Figures, latency_figures
 from bench.engine.target import append_message
 from bench.http import benches, followers
+from bench.http.asking import JSON, PROTOBUF
 from bench.http.server import BASIN, Server
-from bench.http.unary import JSON, PROTOBUF
 from bench.versus import hammer
 from tests.hostile.crowd import open_sessions, until
 
@@ -20,6 +21,7 @@ RECORD_BYTES: Final = 256
 REPLAY_RECORDS: Final = 200
 REPLAY_BODY: Final = 1024
 SESSIONS: Final = 500
+SET_UP_AT_ONCE: Final = 32  # where every call waits for a store far away, minutes otherwise
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -155,8 +157,7 @@ def writers(server: Server, streams: int, seconds: float) -> Figures:
     _raise_files()
     body = b'{"records":[{"body":"%b"}]}' % (b"x" * (RECORD_BYTES - 8))
     paths = [f"/streams/w-{number}" for number in range(streams)]
-    for path in paths:
-        server.request("PUT", path, {})
+    _at_once(lambda path: server.request("PUT", path, {}), paths)
     requests = [_request("POST", f"{path}/records", JSON, body) for path in paths]
     return _asked(server, requests, seconds)
 
@@ -183,13 +184,11 @@ def replay(server: Server, clients: int) -> Figures:
     """Every client reads a stream of its own, all at once, each on a connection of its own."""
     _raise_files()
     shape = {"records": [{"body": "x" * REPLAY_BODY}] * REPLAY_RECORDS}
-    requests = []
-    for number in range(clients):
-        path = f"/streams/r-{number}"
-        server.request("PUT", path, {})
-        server.request("POST", f"{path}/records", shape)
-        query = f"?seq_num=0&count={REPLAY_RECORDS}"
-        requests.append(_request("GET", f"{path}/records{query}", JSON, b""))
+    paths = [f"/streams/r-{number}" for number in range(clients)]
+    _at_once(lambda path: server.request("PUT", path, {}), paths)
+    _at_once(lambda path: server.request("POST", f"{path}/records", shape), paths)
+    query = f"?seq_num=0&count={REPLAY_RECORDS}"
+    requests = [_request("GET", f"{path}/records{query}", JSON, b"") for path in paths]
     return _asked(server, requests, 0.0)
 
 
@@ -197,8 +196,7 @@ def sessions(server: Server, seconds: float) -> Figures:
     """Append sessions, half of them on each version of HTTP, each behind its own ack."""
     _raise_files()
     streams = [f"t-{number}" for number in range(SESSIONS)]
-    for stream in streams:
-        server.request("PUT", f"/streams/{stream}", {})
+    _at_once(lambda stream: server.request("PUT", f"/streams/{stream}", {}), streams)
     cpu, client = server.cpu_secs(), time.process_time()
     took, delays = uvloop.run(_sessions(server.port, streams, seconds))
     cpu, client = server.cpu_secs() - cpu, time.process_time() - client
@@ -247,6 +245,13 @@ def _asked(server: Server, requests: list[bytes], seconds: float) -> Figures:
         "client_cpu_share": client / (client + cpu or 1.0),
         "seconds": took,
     }
+
+
+def _at_once(call: Callable[[str], object], names: Iterable[str]) -> None:
+    """Set many things up side by side."""
+    with ThreadPoolExecutor(SET_UP_AT_ONCE) as threads:
+        for _ in threads.map(call, names):
+            pass
 
 
 def _raise_files() -> None:

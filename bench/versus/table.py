@@ -22,6 +22,11 @@ class Result(msgspec.Struct):
     repeats: dict[str, list[Figures]]
     failures: dict[str, str]
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether both have had their turn."""
+        return all(self.repeats[peer] or peer in self.failures for peer in PEERS)
+
     def median(self, peer: str, figure: str) -> float | None:
         """The middle one of the repeats."""
         values = [figures.get(figure) for figures in self.repeats[peer]]

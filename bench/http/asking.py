@@ -11,19 +11,23 @@ import numpy as np
 import uvloop
 
 from bench.engine.case import Figures, latency_figures
-from bench.http.server import BASIN, Server
+from bench.http.server import BASIN, Server, token_header
 from bench.versus import hammer
 
 JSON: Final = "application/json"
+PROTOBUF: Final = "application/protobuf"
 CONNECT_AT_ONCE: Final = 100
 _LENGTH: Final = b"content-length: "
 
 
-def request(method: str, path: str, body: bytes = b"") -> bytes:
-    """The bytes of a request."""
-    kind = f"content-type: {JSON}\r\ncontent-length: {len(body)}\r\n" if body else ""
+def request(method: str, path: str, body: bytes = b"", media: str = JSON) -> bytes:
+    """The bytes of a request, with the environment's token where there is one."""
+    token = "".join(f"{name}: {value}\r\n" for name, value in token_header().items())
+    accept = "" if media == JSON else f"accept: {media}\r\n"
+    kind = f"content-type: {media}\r\ncontent-length: {len(body)}\r\n" if body else ""
     return (
-        f"{method} /v1{path} HTTP/1.1\r\nhost: bench\r\ns2-basin: {BASIN}\r\n{kind}\r\n"
+        f"{method} /v1{path} HTTP/1.1\r\nhost: bench\r\ns2-basin: {BASIN}\r\n"
+        f"{token}{accept}{kind}\r\n"
     ).encode() + body
 
 
@@ -170,6 +174,9 @@ def _figures(server: Server, work: Callable[[], tuple[float, Iterable[float]]]) 
         "requests_per_s": len(latencies) / took,
         **latency_figures(latencies),
         "server_cpu_us_per_request": cpu / len(latencies) * 1e6,
+        "client_cpu_us_per_request": client / len(latencies) * 1e6,
+        "server_cpu_s": cpu,
+        "client_cpu_s": client,
         "server_cpus": cpu / took,
         "client_cpus": client / took,
         "seconds": took,

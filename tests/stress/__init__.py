@@ -1,0 +1,1 @@
+"""Everything at once, by seed: what a server has promised against what it holds behind it."""
