@@ -62,6 +62,9 @@ crash: $(READY) ## kill a node on local disk KILLS=50 times and check every prom
 fuzz-api: $(READY) ## SECONDS=20 of valid and broken requests, made from the server's own document
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
+stress: $(READY) ## everything at once against an oracle, SECONDS=20, then SIGTERM under load; ARGS="--seed N"
+	@$(BIN)/python -m tests.stress --seconds $(SECONDS) $(ARGS)
+
 pipeline-proof: $(READY) ## append, read and kill -9 beside a working pipeline, ROUNDS=3 small ones; from 10 on: 1,000 streams, 1 GB
 	@$(BIN)/python -m tests.proof --rounds $(ROUNDS) $(ARGS)
 
@@ -115,4 +118,4 @@ clean: ## remove the environment and every cache
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup serve format check unit long compat fuzz-api crash pipeline-proof connector-proof test bench-engine bench-pipeline bench-http bench-connector load versus ceilings scaling soak profiles plots lock clean
+.PHONY: help setup serve format check unit long compat fuzz-api stress crash pipeline-proof connector-proof test bench-engine bench-pipeline bench-http bench-connector load versus ceilings scaling soak profiles plots lock clean
