@@ -92,7 +92,7 @@ class Http1:
     async def say(self, data: bytes, piece: int = 0) -> None:
         """Send bytes, in pieces of so many where that is asked for."""
         _, writer = await self.connect()
-        for at in range(0, len(data), piece or len(data)):
+        for at in range(0, len(data), piece or max(len(data), 1)):
             writer.write(data[at : at + piece] if piece else data)
             if piece:
                 await CLOCK.sleep(0)
