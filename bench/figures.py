@@ -95,6 +95,27 @@ def misses(results: Results) -> str:
     return _table(("workload", "bucket", "ratio", "goal"), lines)
 
 
+def clients(results: Results) -> str:
+    """What a MiB costs server and client together, and what a free server could reach."""
+    measured = results.get("versus", {})
+    lines = []
+    for row in measured.get("rows", []):
+        workload, _, figure = row["workload"].partition(": ")
+        if figure != "write MiB/s" or not (row["ratio"] and row.get("seconds")):
+            continue
+        spent = [
+            1000 * row["cost"][peer][of] / (row[peer] * row["seconds"])
+            for of in ("server_cpu_s", "client_cpu_s")
+            for peer in ("bourn", "s2_lite")
+        ]
+        most = 1000 * measured["machine"]["cores"] / min(spent[2:])
+        lines.append([workload, row["bucket"], *map(number, spent), number(most)])
+    if not lines:
+        return NOT_MEASURED.format("versus")
+    head = ("CPU ms a MiB", "bucket", "Bourn", "s2 lite", "its client", "", "most MiB/s")
+    return _table(head, lines)
+
+
 def scaling_streams(results: Results) -> str:
     """Figures by the number of streams."""
     rows = results.get("scaling", {}).get("streams", [])
@@ -267,6 +288,7 @@ BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
     "machine": machine,
     "versus": versus,
     "misses": misses,
+    "clients": clients,
     "profiles": profiles,
     "ceilings": ceilings,
     "distance": distance,

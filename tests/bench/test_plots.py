@@ -90,6 +90,17 @@ def test_a_row_stands_in_the_table_with_its_values_and_bold_where_it_reaches_its
     assert BLOCKS["misses"](versus(2.5)).startswith("None")
 
 
+def test_what_a_client_costs_bounds_what_any_server_could_reach():
+    cost = {
+        "bourn": {"server_cpu_s": 2.0, "client_cpu_s": 4.0},
+        "s2_lite": {"server_cpu_s": 3.0, "client_cpu_s": 3.0},
+    }
+    row = {"workload": "w: write MiB/s", "bucket": "local", "bourn": 200.0, "s2_lite": 100.0}
+    rows = [row | {"ratio": 2.0, "seconds": 5.0, "cost": cost}, row | {"ratio": None}]
+    said = BLOCKS["clients"]({"versus": {"machine": {"cores": 2}, "rows": rows}})
+    assert said.splitlines()[2:] == ["| w | local | 2 | 6 | 4 | 6 | 500 |"]
+
+
 def test_a_row_that_failed_is_a_miss_and_has_no_bar():
     assert "| w0 | 1,234 | 617 | - | 1 |" in BLOCKS["versus"](versus(None))
     assert "w0" in BLOCKS["misses"](versus(None))
