@@ -1,10 +1,13 @@
 """Large frames of HTTP/2, in either direction: taken from the first moment, sent in few writes."""
 
 import socket
+import struct
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from bourn.http import native
 from bourn.http.pushing import Http2Burst
 from bourn.http.settling import PREFACE_BYTES, Settling
 from bourn.http.tuning import FRAME_BYTES_MAX
@@ -13,9 +16,9 @@ from tests.http.clients import SESSION, Api, H2Client
 from tests.http.conftest import BASIN
 from tests.http.edges import native_only
 from tests.http.frames import Frames, append
-from tests.http.server import PATIENCE_SECS, LoopThread, Server
+from tests.http.server import PATIENCE_SECS, LoopThread, Server, eventually
 
-DATA, HEADERS, SETTINGS = 0, 1, 4
+DATA, HEADERS, SETTINGS, PING = 0, 1, 4, 6
 END_HEADERS, ACK = 4, 1
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_FRAME_SIZE = 5
@@ -124,6 +127,33 @@ def test_a_large_frame_may_come_in_one_write_with_the_ack_of_our_settings(
         assert ack[:3] != b"\0\0\0"
         assert ack[3] == 0, "no terminal frame"
     assert api.get(f"/v1/streams/{stream}/records/tail").json["tail"]["seq_num"] == 1
+
+
+@native_only("it buffers by itself")
+def test_what_a_lost_connection_has_sent_and_nobody_has_looked_at_is_dropped(
+    server: Server,
+) -> None:
+    assert isinstance(server.edge, native.NativeServer)
+    connections = server.edge.connections
+
+    def waiting() -> list[native.Connection]:
+        return [one for one in connections if one._reading_paused]
+
+    pings = frame(PING, 0, 0, bytes(8)) * 4000
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)  # its pongs fill it soon
+        client.connect(("127.0.0.1", server.port))
+        client.settimeout(0.2)
+        client.sendall(PREFACE + frame(SETTINGS, 0, 0))
+        with suppress(TimeoutError):
+            while True:
+                client.sendall(pings)
+        eventually(lambda: server.call(waiting))
+        (connection,) = server.call(waiting)
+        assert connection._buffered > 0
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    eventually(lambda: connection not in connections)
+    assert connection._buffered == 0
 
 
 @native_only("it has limits of its own")

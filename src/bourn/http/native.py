@@ -85,8 +85,11 @@ class Connection(AutoServerProtocol):
         self._serve_task = self._server = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Forget the connection, and what it has sent and nobody will be answered for."""
         self._owner.connections.discard(self)
+        if not self.is_http1:
+            self._chunks.clear()
+            self._buffered = self._head_off = 0
         self._is_idle.set()
         self.is_heard.set()
         self._forget_unread()
