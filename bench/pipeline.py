@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from bench import pipeline_acks, pipeline_reads, pipeline_tier
 from bench.pipeline_log import fill, size_of
 from bourn.cli.supervise_plan import local_cores
+from bourn.engine.process import share_heaps
 
 RESULTS: Final = Path(__file__).parent / "results" / "pipeline.json"
 SMALL_RECORD_BYTES: Final = 100
@@ -166,6 +167,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Measure, print, save."""
     options = parse()
+    share_heaps()
     root = Path(tempfile.mkdtemp(prefix="bourn-bench-"))
     load = os.getloadavg()[0]
     try:

@@ -4,7 +4,6 @@ Cold means that the server has none of it in its caches, and for a single record
 has none of it in its page cache either.
 """
 
-import asyncio
 import http.client
 import random
 import statistics
@@ -12,10 +11,13 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+import uvloop
+
 from bench.http.server import Server, serving
 from bench.pipeline_log import BASIN, CLOCK, LARGE, drop_page_cache, make_pool, size_of
 from bourn.bucket.local import LocalBucket
 from bourn.engine.node import Node
+from bourn.engine.process import tune_process
 from bourn.log.cursor import make_request
 from bourn.settings import EngineSettings
 
@@ -200,8 +202,9 @@ async def collect(root: Path, secs_max: float = 120.0) -> None:
 def measure(root: Path, options: Any) -> dict[str, Any]:
     """All reads from what serves them at the moment."""
     reads, megabytes, repeats = options.reads, options.read_megabytes, options.repeats
+    tune_process()  # as the server does when it begins to serve
     return {
-        "reader": asyncio.run(by_reader(root, reads, megabytes, repeats)),
+        "reader": uvloop.run(by_reader(root, reads, megabytes, repeats)),
         "http": by_http(root, reads, megabytes, repeats),
         "server": server_costs(root, repeats),
     }
