@@ -120,13 +120,13 @@ class Guard:
             if self._cut is not None:
                 self._cut.cancel()
 
-    async def during(self, wait: Awaitable[T]) -> T:
-        """Wait for something; Unauthenticated if the token ends meanwhile."""
+    async def during(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """Begin to wait for something; Unauthenticated if the token has ended, or does by then."""
         if self._is_over:
             raise token_ended()
         self._is_waiting = True
         try:
-            return await wait
+            return await begin()
         except asyncio.CancelledError:
             if self._was_halted():
                 raise token_ended() from None
@@ -166,7 +166,7 @@ class Following(AsyncIterator[T]):
         self._batches = batches
 
     async def __anext__(self) -> T:
-        return await self._guard.during(anext(self._batches))
+        return await self._guard.during(self._batches.__anext__)
 
 
 def token_ended() -> Unauthenticated:

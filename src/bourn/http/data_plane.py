@@ -1,5 +1,6 @@
 """Unary appends, reads and checks of the tail."""
 
+from functools import partial
 from typing import Final
 
 from bourn.engine.batch import ReadBatch
@@ -102,8 +103,8 @@ class DataPlane:
         key: CustomerKey,
         fmt: json.Format,
     ) -> None:
-        reading = self._node.read(basin, name, wanted, config, key)
-        batch = await (request.guard.during(reading) if wanted.wait_secs else reading)
+        reading = partial(self._node.read, basin, name, wanted, config, key)
+        batch = await (request.guard.during(reading) if wanted.wait_secs else reading())
         if request.accept() is Media.PROTOBUF:
             parts = batch.wire()
             if batch.tail is not None:
