@@ -46,11 +46,7 @@ class MemoryBucket:
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         """Return the object's bytes in [start, start + length)."""
-        check_range(key, start, length)
-        found = self._objects.get(key)
-        if found is None:
-            raise ObjectMissing(key)
-        return found[start : start + length]
+        return bytes(self.view(key, start, length))
 
     def view(self, key: str, start: int, length: int) -> memoryview:
         """Return as `get_range` does, at once and without a copy: the object stays as long."""
