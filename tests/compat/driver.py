@@ -112,7 +112,9 @@ class Driver:
         try:
             line = self._lines.get(timeout=SCENARIO_SECS_MAX)
         except Empty:
-            raise AssertionError(f"the client hangs; it said: {self._end()}") from None
+            raise AssertionError(
+                f"the client hangs; it said: {self._end()}\nthe server: {self._place.state()}"
+            ) from None
         if not line:
             raise AssertionError(f"the client ended; it said: {self._end()}")
         found: dict[str, Any] = json.loads(line)

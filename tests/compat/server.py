@@ -42,6 +42,12 @@ class Place:
         old.__exit__()
         self._serving = Serving(*self._flags, port=old.port).__enter__()
 
+    def state(self) -> str:
+        """Whether the server runs, and what it said."""
+        code = self._serving.child.poll()
+        how = "runs" if code is None else f"ended with {code}"
+        return f"{how}; it said: {self._serving.errors()}"
+
     def __enter__(self) -> Self:
         self._serving.__enter__()
         return self
