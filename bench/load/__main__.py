@@ -4,7 +4,8 @@ python -m bench.load [--edge native|asgi] [--followers N] [--sessions N] [--seco
                      [--attack-seconds S] [--only NAME …]
 
 Exit code 1: a client saw an error, or the server let somebody wait longer than the limit during an
-attack. `probe` says how that is measured, and what is not laid to the server.
+attack. `probe` says how that is measured, and `witness` what is not laid to the server: each long
+wait is shown, with the turns of the server's loop and what the machine did meanwhile.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from bench.engine import report
 from bench.load import crowds, probe
 from bench.load.attacker import NOTHING, Attacker
 from bench.load.target import Server, Watch, apart, serving
+from bench.load.witness import Witnesses, longest_ns
 from bourn.limits import MIB
 from tests.hostile.attacks import ATTACKS, CLOCK
 
@@ -47,7 +49,7 @@ def main() -> int:
     names = [name for name in (NOTHING, *ATTACKS) if not options.only or name in options.only]
     figures["attacks"] = {name: _attacked(name, options) for name in names}
     attacks = figures["attacks"]
-    slow = [name for name, found in attacks.items() if found["own_ms"]["max"] > WAIT_MS_MAX]
+    slow = [name for name, found in attacks.items() if found["server_ms_max"] > WAIT_MS_MAX]
     errors += sum(found["errors"] for found in attacks.values())
     _keep(figures, options)
     print(f"{errors} errors; waits above {WAIT_MS_MAX:.0f} ms: {', '.join(slow) or 'none'}")
@@ -69,14 +71,26 @@ def _options() -> argparse.Namespace:
 
 def _attacked(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Attack a fresh server, and measure what others wait for meanwhile."""
-    with apart() as cores, serving(options.edge, cores) as server:
+    with apart() as places, serving(options.edge, places.server) as server:
         target = probe.prepared(server.port, HISTORY_MIB if name == "deaf_followers" else 4)
         before = server.memory_bytes()
-        with Watch(server) as watch, Attacker(name, target) as attacker:
-            waits, errors = probe.Prober(server, target).run(options.attack_seconds)
+        with (
+            Witnesses(places.server | places.clients) as witnesses,
+            Watch(server) as watch,
+            Attacker(name, target) as attacker,
+        ):
+            prober = probe.Prober(server, target)
+            waits, errors = prober.run(options.attack_seconds)
+        for outlier in prober.outliers:
+            outlier.turn_ms = longest_ns(server.turns(), outlier.span) / 1e6
+            outlier.where = watch.where(outlier.span)
+            outlier.host_ms = witnesses.still_ms(places.server, outlier.span)
+            outlier.host_probe_ms = witnesses.still_ms(places.clients, outlier.unsent)
         after = _settled(server)
     found = {
         **waits,
+        "outliers": [outlier.figures(WAIT_MS_MAX) for outlier in prober.outliers],
+        "server_ms_max": round(max((found.server_ms for found in prober.outliers), default=0.0), 2),
         "errors": errors,
         "begun": attacker.begun,
         "memory_mib": {
@@ -86,6 +100,9 @@ def _attacked(name: str, options: argparse.Namespace) -> dict[str, Any]:
         },
     }
     print(f"{name:20} {orjson.dumps(found).decode()}", flush=True)
+    for outlier in prober.outliers:
+        if outlier.wait_ms > WAIT_MS_MAX:
+            print(f"{name:20} {outlier.told(WAIT_MS_MAX)}", flush=True)
     return found
 
 

@@ -1,12 +1,18 @@
-"""Thousands of followers on one stream beside hundreds of append sessions, in two processes."""
+"""Thousands of followers on one stream beside hundreds of append sessions, in two processes.
+
+All three share the machine's cores, so the delays that the crowds see are as much theirs, and the
+host's, as the server's. What the server spent on an event (and on the acks beside it) is not.
+"""
 
 import argparse
 import asyncio
 import multiprocessing
+from time import time_ns  # noqa: TID251  the clock of the kernel's stamps
 from typing import Any, Final
 
 from bench.load.probe import BASIN, Client
-from bench.load.target import Server, Watch
+from bench.load.target import Server, Watch, stolen_secs
+from bench.load.witness import Span, longest_ns
 from bourn.limits import MIB
 from tests.hostile.crowd import (
     CLOCK,
@@ -39,11 +45,14 @@ def measure(server: Server, options: argparse.Namespace) -> dict[str, Any]:
         for ours, _ in pipes:
             ours.recv()  # all are connected
         opened = server.memory_bytes()
+        spent, stolen, began_ns = server.cpu_secs(), stolen_secs(), time_ns()
         for ours, _ in pipes:
             ours.send("go")
         written = pipes[1][0].recv()
         pipes[0][0].send(written.pop("followed"))
         read = pipes[0][0].recv()
+        spent, stolen = server.cpu_secs() - spent, stolen_secs() - stolen
+        took = Span(began_ns, time_ns())
         for crowd in crowds:
             crowd.join()
     return {
@@ -53,6 +62,10 @@ def measure(server: Server, options: argparse.Namespace) -> dict[str, Any]:
         **written,
         **read,
         "errors": (written["errors"] + read["errors"])[:ERRORS_SHOWN],
+        "server_cpu_secs": round(spent, 2),
+        "server_cpu_us_per_event": round(spent / max(1, read["events"]) * 1e6, 2),
+        "loop_turn_ms_max": round(longest_ns(server.turns(), took) / 1e6, 1),
+        "steal_secs": round(stolen, 2),
         "memory_mib": {
             "before": before // MIB,
             "all_connected": opened // MIB,
