@@ -59,6 +59,7 @@ INPUT_PIECE_BYTES_MIN: Final = KIB
 INPUT_BUFFERED_BYTES_MAX: Final = 256 * KIB  # of HTTP/2 input; behind that, nothing is received
 INPUT_REQUESTS_MAX: Final = 16  # that one piece of HTTP/2 input should begin
 GOAWAY_LAG_SECS: Final = 0.05  # for a client to read what was sent before it
+GOAWAY_ACK_SECS: Final = 1.0  # for a client that has nothing under way to confirm it
 LINGER_BYTES_MAX: Final = 8 * MIB
 BACKLOG: Final = 4096
 ACCEPTED_MAX: Final = 32  # connections taken in by one turn of the loop

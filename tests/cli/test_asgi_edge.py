@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.hostile.wires import ACK, PREFACE, SETTINGS, frame
 from tests.http.server import eventually
 
 BIN = Path(sys.executable).parent
@@ -99,3 +101,18 @@ def test_nothing_of_it_outlives_a_kill(tmp_path: Path) -> None:
     eventually(lambda: not any(Path(f"/proc/{child}/fd").exists() for child in children))
     with started([*command, "--port", url.rpartition(":")[2]]) as process:
         assert ready(process) == url
+
+
+@pytest.mark.slow
+def test_a_client_that_never_confirms_that_it_shall_go_does_not_hold_up_the_end() -> None:
+    # So does the official Python SDK. Granian's own patience is longer than the test's.
+    program = (
+        "import sys; from bourn.cli import asgi, main; asgi.KILL_SECS = 600; sys.exit(main.main())"
+    )
+    words = ["serve", "--edge", "asgi", "--memory", "--port", "0"]
+    with started([sys.executable, "-c", program, *words]) as process:
+        port = int(ready(process).rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), 20) as client:
+            client.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
+            assert client.recv(1)
+            assert stopped(process) == 0

@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import multiprocessing
+import os
 import signal
 import socket
 import threading
@@ -33,7 +34,8 @@ from bourn.limits import (
 )
 from bourn.settings import ServeSettings
 
-KILL_SECS: Final = int(STOP_SECS) + 5  # for a client that does not read, nor goes
+LEAVE_SECS: Final = 5  # for a client that does not read, nor goes, once all calls have ended
+KILL_SECS: Final = int(STOP_SECS) + LEAVE_SECS
 CONNECTIONS_MAX: Final = 1 << 20  # the limit of open files comes first
 KEEP_ALIVE_MS: Final = 60_000  # a client that vanished without a word is noticed by pings
 READY_POLL_SECS: Final = 0.02
@@ -91,6 +93,8 @@ def _stop_behind(application: AsgiApp) -> None:
     """Have granian hear of a signal only when the application has told its clients to go.
 
     It would say GOAWAY at once, which some clients take for the end of all that they are doing.
+    They never confirm it either, and granian would wait for that. Nothing is open by then but its
+    connections, so the process ends without them.
     """
     from granian import _signals  # noqa: PLC0415  not everybody has it
 
@@ -100,9 +104,16 @@ def _stop_behind(application: AsgiApp) -> None:
     def set_loop_signals(loop: asyncio.AbstractEventLoop) -> Any:
         told = usual(loop)  # type: ignore[no-untyped-call]  # untyped
 
+        def tell() -> None:
+            told.set()
+            # The loop may have ended by then.
+            end = threading.Timer(LEAVE_SECS, os._exit, (DONE,))
+            end.daemon = True
+            end.start()
+
         def begin() -> None:
             stop = loop.create_task(application.stop())
-            stop.add_done_callback(lambda _: loop.call_later(GOAWAY_LAG_SECS, told.set))
+            stop.add_done_callback(lambda _: loop.call_later(GOAWAY_LAG_SECS, tell))
             stops.append(stop)
 
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,6 +1,7 @@
 """The server's own HTTP: httpunk (hyper as asyncio protocols), HTTP/1.1 and HTTP/2 on one port.
 
-Nothing but this module, `native_exchange`, `pushing`, `taking` and `tuning` knows the library.
+Nothing but this module, `native_exchange`, `parting`, `pushing`, `taking` and `tuning` knows
+the library.
 Found by test: a client that resets an HTTP/1.1 connection in the middle of a response is seen at
 the next write, so every write yields to the loop, and a response that waits watches for the
 client's end as well (`gone`).
@@ -24,12 +25,14 @@ from bourn.http.exchange import ClientGone
 from bourn.http.lanes import LanedConnection, Lanes
 from bourn.http.listening import Listener
 from bourn.http.native_exchange import NativeExchange
+from bourn.http.parting import is_over, last_word
 from bourn.http.quick import QuickConnection
 from bourn.http.settling import Settling
 from bourn.http.sockets import prepare_socket
 from bourn.http.taking import Http1Taker
 from bourn.http.tuning import make_builder
 from bourn.limits import (
+    GOAWAY_ACK_SECS,
     GOAWAY_LAG_SECS,
     HEAD_READ_SECS,
     HEADERS_MAX,
@@ -155,7 +158,21 @@ class Connection(AutoServerProtocol):
             await self._is_idle.wait()
             await asyncio.sleep(GOAWAY_LAG_SECS)  # noqa: TID251  the edge's own pause
         await self.graceful_shutdown()
-        await self.wait_closed()
+        while (task := self._serve_task) is not None:
+            secs = None if self.is_http1 else GOAWAY_ACK_SECS
+            _, pending = await asyncio.wait({task}, timeout=secs)
+            if pending and not self.is_http1:
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close, if nothing is under way."""
+        transport, server = self._transport, self._server
+        if transport is None or server is None or self._buffered:
+            return
+        driver = server._conn  # noqa: SLF001  it has no other way to tell
+        if is_over(transport, driver):
+            transport.write(last_word(driver))
+            super().close()  # type: ignore[no-untyped-call]  # untyped
 
     # The end. Closing on a client that still sends would reset the connection and might take the
     # answer with it, so such a client is told that nothing more comes, and heard out a little.

@@ -1,6 +1,9 @@
-"""What every connection is told before its first byte."""
+"""What every connection is told before its first byte, and what it has not got at its last."""
 
+import fcntl
 import socket
+import struct
+import termios
 from typing import Final
 
 KEEPALIVE: Final = {  # a client that vanished without a word is noticed within two minutes
@@ -18,3 +21,12 @@ def prepare_socket(found: socket.socket | None) -> None:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEPALIVE.items():
         found.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def untaken_bytes(found: socket.socket) -> int:
+    """How many bytes the other end has not confirmed; 0 where the system cannot say."""
+    try:
+        size: int = struct.unpack("i", fcntl.ioctl(found.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+    except OSError:
+        return 0
+    return size
