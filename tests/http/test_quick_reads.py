@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from bourn.clock import ManualClock
+from bourn.http.native import NativeServer
 from bourn.limits import ANSWER_BYTES_KEPT_MAX, ANSWERS_KEPT, JSON_WRITTEN_INLINE_BYTES_MAX
 from tests.http.edges import native_only
-from tests.http.server import Server
+from tests.http.server import Server, eventually
 from tests.http.test_quick import BASIN, NAMES, Wire, append, ask, quick_count, read, request
 
 pytestmark = native_only("it has no quick way")
@@ -189,3 +191,48 @@ def test_large_reads_are_quick_up_to_a_bound_and_whole_beyond(
     if not fields:
         expected = [bytes([ord("a") + at]) * size for at in range(records)]
         assert bodies(quick) == expected
+
+
+class Watched:
+    """A transport, and by which calls it was written to."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("write"):
+            self.calls.append(name)
+        return getattr(self._transport, name)
+
+
+def test_a_large_answer_is_written_with_its_head_by_one_call(server: Server, stream: str) -> None:
+    text = "y" * 60_000
+    ask(server.port, append(stream, record(text)))
+    assert isinstance(server.edge, NativeServer)
+    connections = server.edge._quick_ones
+
+    def watch() -> Watched:
+        (connection,) = connections
+        connection._transport = watched = Watched(connection._transport)
+        return watched
+
+    with Wire(server.port) as wire:
+        wire.ask(read(stream, "seq_num=0&count=1&bytes=1"))
+        eventually(lambda: len(connections) == 1)  # those before it have gone
+        watched = server.call(watch)
+        assert bodies(wire.ask(read(stream))) == [text.encode()]
+        assert watched.calls == ["writelines"]
+
+
+def test_large_answers_to_a_client_that_reads_late_are_whole_and_in_order(
+    server: Server, stream: str
+) -> None:
+    texts = [letter * 60_000 for letter in "abc"]
+    for text in texts:
+        ask(server.port, append(stream, record(text)))
+    order = [at % 3 for at in range(90)]
+    with Wire(server.port) as wire:
+        wire.sock.sendall(b"".join(read(stream, f"seq_num={at}&count=1") for at in order))
+        for at in order:
+            assert bodies(wire.answer()) == [texts[at].encode()]

@@ -380,3 +380,10 @@ class LanedConnection(QuickConnection):
             more = self._owes_more and not self._buffer
             self._owes_more = self._owes_more and not more
             self._lanes.send(self._lane, data, more=more)
+
+    def _write_parts(self, *parts: bytes) -> None:
+        if self._lane is None:
+            super()._write_parts(*parts)
+        else:
+            for part in parts:
+                self._write(part)

@@ -322,8 +322,7 @@ class QuickConnection(asyncio.Protocol):
         if size <= QUICK_JOINED_BYTES_MAX:
             self._write(start + body)
         else:
-            self._write(start)
-            self._write(body)
+            self._write_parts(start, body)
         return True
 
     def _answer(self, head: QuickHead, body: bytes) -> bool:
@@ -389,3 +388,8 @@ class QuickConnection(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
+
+    def _write_parts(self, *parts: bytes) -> None:
+        """Write parts as they are, by one call: a head alone would wake the client for nothing."""
+        if not self._transport.is_closing():
+            self._transport.writelines(parts)
