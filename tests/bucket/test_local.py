@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import fcntl
-import gc
 import os
 import re
 import shutil
@@ -11,13 +10,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bourn.bucket import local, workers
 from bourn.bucket.disk import TEMPORARY, Directory, Syscalls
 from bourn.bucket.local import LocalBucket
 from bourn.bucket.port import Bucket
@@ -291,6 +288,7 @@ def test_the_native_way_also_stops_after_a_failed_sync_of_a_directory(tmp_path: 
 def test_the_native_way_reports_a_file_too_large_and_too_many_files(tmp_path: Path) -> None:
     script = """
     import resource
+    files = Path("/proc/self/fd")
     async def attempt(put, *arguments):
         try:
             await put(*arguments)
@@ -304,8 +302,12 @@ def test_the_native_way_reports_a_file_too_large_and_too_many_files(tmp_path: Pa
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
         await attempt(bucket.put_if_absent, "d/large", bytes(5000))
         await attempt(bucket.put_if_absent, "d/small", bytes(500))
-        while any(f"{root}/d/#" in os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()):
+        for _ in range(2000):
+            if not any(f"{root}/d/#" in os.path.realpath(fd) for fd in files.iterdir()):
+                break
             await asyncio.sleep(0.01)  # the file of a put is closed behind its answer
+        else:
+            print("a file stays open")
         top = max(int(name) for name in os.listdir("/proc/self/fd"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (top + 2, top + 2))
         held = []
@@ -575,126 +577,3 @@ def test_the_umask_decides_who_may_read(tmp_path: Path, nameless: bool) -> None:
         await bucket.close()
 
     asyncio.run(scenario())
-
-
-# Threads and descriptors
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-async def count() -> int:
-    return open_descriptors()
-
-
-def own_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("bourn-")]
-
-
-@linux_only
-def test_closing_waits_for_what_runs_and_leaves_no_thread_and_no_descriptor(
-    tmp_path: Path,
-) -> None:
-    async def scenario() -> None:
-        bucket = LocalBucket(tmp_path)
-        puts = [
-            asyncio.ensure_future(bucket.put_if_absent(f"d{number}/key", bytes(100_000)))
-            for number in range(20)
-        ]
-        await asyncio.wait(puts, return_when=asyncio.FIRST_COMPLETED)
-        puts[-1].cancel()
-        await bucket.put("d0/other", b"1")
-        await bucket.close()
-        await bucket.close()
-        done = await asyncio.gather(*puts, return_exceptions=True)
-        assert {type(outcome) for outcome in done} <= {type(None), asyncio.CancelledError}
-        for call in (bucket.get("d0/key"), bucket.put("x", b""), bucket.put_if_absent("x", b"")):
-            with pytest.raises(BucketRefused, match="closed"):
-                await call
-        with pytest.raises(BucketRefused, match="closed"):
-            await listed(bucket)
-        assert (open_descriptors() - loop_descriptors, own_threads()) == before
-
-    gc.collect()
-    before = open_descriptors(), own_threads()
-    loop_descriptors = asyncio.run(count()) - before[0]
-    asyncio.run(scenario())
-
-
-@linux_only
-def test_no_more_directories_stay_open_than_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "LOCAL_DIRECTORIES_OPEN_MAX", 4)
-
-    async def scenario() -> None:
-        bucket = LocalBucket(tmp_path, threads=3)
-        await bucket.put_if_absent("first", b"")
-        before = open_descriptors()
-        for turn in range(2):
-            await asyncio.gather(
-                *(bucket.put_if_absent(f"d{number}/{turn}", b"1") for number in range(40))
-            )
-            # And a thread's own: the file of its next put, and the directory that this is for.
-            assert open_descriptors() <= before + 4 + 3 * 2
-        assert len(await listed(bucket)) == 81
-        await bucket.close()
-
-    asyncio.run(scenario())
-
-
-@linux_only
-def test_jobs_beyond_the_table_wait_in_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "LOCAL_JOBS_MAX", 3)
-
-    async def scenario() -> None:
-        bucket = LocalBucket(tmp_path, threads=2)
-        await bucket.put_if_absent("k/first", b"")
-        puts = [
-            asyncio.ensure_future(bucket.put_if_absent(f"k/{number}", b"%d" % number))
-            for number in range(60)
-        ]
-        await asyncio.sleep(0)  # noqa: TID251  a bare yield: all are handed in now
-        for put in puts[40:50]:
-            put.cancel()
-        await asyncio.gather(*puts, return_exceptions=True)
-        assert [put.cancelled() for put in puts] == [40 <= index < 50 for index in range(60)]
-        for number in (*range(40), *range(50, 60)):
-            assert await bucket.get(f"k/{number}") == b"%d" % number
-        # Those cancelled while they waited in line have never begun.
-        assert len(await listed(bucket)) == 51
-        await bucket.close()
-
-    asyncio.run(scenario())
-
-
-@linux_only
-def test_threads_that_have_ended_take_no_more_jobs(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        bucket = LocalBucket(tmp_path)
-        await bucket.put_if_absent("k/1", b"")
-        assert bucket._readers is not None
-        await bucket._readers.close()
-        with pytest.raises(BucketUnavailable, match="closed"):
-            await bucket.get("k/1")
-        bucket._readers = None
-        await bucket.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_bucket_may_serve_one_event_loop_after_another(tmp_path: Path) -> None:
-    bucket = LocalBucket(tmp_path)
-    for turn in range(3):
-        asyncio.run(bucket.put_if_absent(f"k/{turn}", b"%d" % turn))
-        assert asyncio.run(bucket.get(f"k/{turn}")) == b"%d" % turn
-    asyncio.run(bucket.close())
-
-
-def test_threads_that_begin_at_once_find_nothing_left_to_import():
-    # numpy imports `ma` when it is first asked for; eight threads at once broke off in it.
-    program = "import bourn.bucket.kernel, numpy, sys; sys.exit('ma' not in vars(numpy))"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Bucket
 from bourn.clock import ManualClock
-from bourn.engine.history_index import HistoryVersion, Segment
+from bourn.engine import history_index
+from bourn.engine.history_index import HistoryVersion, Segment, Stretch
 from bourn.engine.node import Node
 from bourn.layout.history.index import decode_index
 from bourn.layout.history.rows import table_of
@@ -463,3 +465,45 @@ def test_a_place_in_the_history_is_found_whatever_was_looked_for_before() -> Non
             assert found is not None
             assert (found.stream_id, found.first_seq_num) == (stream_id, block.first_seq_num)
             assert found.end_seq_num == block.last_seq_num + 1
+
+
+def test_no_more_places_are_kept_than_the_limit_and_one_that_was_dropped_is_found_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept_max = 3
+    monkeypatch.setattr(history_index, "HISTORY_STRETCHES_KEPT", kept_max)
+    some = batch(*[Record(bytes(40_000))] * 20)
+    segments = []
+    for number, firsts in enumerate(((0, 20), (40, 60))):  # the same places hold other records
+        entries = [entry_of(some, id_, first) for id_ in (3, 5) for first in firsts]
+        key = f"history/_index/{number}.idx"
+        data = encode_segment(table_of(entries, NAMES)).index
+        segments.append(Segment(key, number, decode_index(data, key)))
+    version = HistoryVersion(1, 1, segments)
+    wanted = [(id_, seq_num) for id_ in (3, 5) for seq_num in range(80)]
+
+    def found(stream_id: int, seq_num: int) -> Stretch:
+        stretch = version.find(stream_id, seq_num)
+        assert stretch is not None
+        assert len(version._near) <= kept_max
+        assert stretch.stream_id == stream_id
+        assert stretch.first_seq_num <= seq_num < stretch.end_seq_num
+        assert stretch.segment is segments[seq_num // 40]
+        return stretch
+
+    first_time = {place: found(*place) for place in wanted}
+    assert len(set(first_time.values())) > 2 * kept_max
+    rng = random.Random(1)
+    for place in rng.choices(wanted, k=300):
+        assert found(*place) == first_time[place]
+    for start in (first_time[3, 0], first_time[5, 0]):
+        way = [start]
+        for stretch in version.behind(start):
+            assert len(version._near) <= kept_max
+            assert stretch.first_seq_num == way[-1].end_seq_num
+            way.append(stretch)
+        ids = [place for place in wanted if place[0] == start.stream_id]
+        assert way == list(dict.fromkeys(first_time[place] for place in ids))
+    last = found(5, 79)
+    assert found(5, 0) == first_time[5, 0]
+    assert found(5, 79) is last, "what fits is kept"
