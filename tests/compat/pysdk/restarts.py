@@ -76,7 +76,8 @@ class Sent:
             self.forgotten = self._next
             raise ValueError(f"the SDK has forgotten batch {self._next}")
         self._next += 1
-        return self._encode(batch, compression)
+        encoded: bytes = self._encode(batch, compression)
+        return encoded
 
 
 async def append_through(
