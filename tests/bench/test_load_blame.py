@@ -14,6 +14,7 @@ from bench.load.witness import Outlier, Span, Witnesses, longest_ns, shared_ns
 
 LIMIT_MS = 100.0
 PATIENCE_LOOKS = 6000
+STOPS_MAX = 20
 LONG = Outlier(
     "read",
     at_secs=1.0,
@@ -85,13 +86,22 @@ def test_a_pulse_shows_the_long_turns_to_others_and_forgets_the_oldest(tmp_path:
 
 def test_a_loop_that_stands_still_is_seen_from_outside_and_says_where_it_stood() -> None:
     with serving("native") as server, Watch(server) as watch:
-        os.kill(server.pid, signal.SIGSTOP)
-        stopped_at = time_ns()
-        Event().wait(4 * SILENT_NS_MIN / 1e9)
-        still = Span(stopped_at, time_ns())
-        os.kill(server.pid, signal.SIGCONT)
-        wait_until(lambda: longest_ns(server.turns(), still) >= still.length_ns)
-        wait_until(lambda: "bourn/cli/serve.py" in watch.where(still))
+        # It is asked once a turn: where it has stood before by itself, it is not asked again.
+        for _ in range(STOPS_MAX):
+            still = stand_still(server.pid)
+            wait_until(lambda: longest_ns(server.turns(), still) >= still.length_ns)  # noqa: B023
+            if "bourn/cli/serve.py" in watch.where(still):
+                return
+    raise AssertionError("it never said where it stood")
+
+
+def stand_still(pid: int) -> Span:
+    os.kill(pid, signal.SIGSTOP)
+    stopped_at = time_ns()
+    Event().wait(4 * SILENT_NS_MIN / 1e9)
+    still = Span(stopped_at, time_ns())
+    os.kill(pid, signal.SIGCONT)
+    return still
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
