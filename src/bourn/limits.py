@@ -131,7 +131,8 @@ COMMITS_IN_FLIGHT_MAX: Final = 256
 # The history
 HISTORY_CHUNK_BYTES: Final = 16 * MIB  # stored records that become columns at once
 HISTORY_ROW_GROUP_BYTES_MIN: Final = 512 * KIB  # from here on, a row group ends with its stream
-HISTORY_ROW_GROUP_BYTES_MAX: Final = MIB  # beyond: only where one record is larger
+HISTORY_ROW_GROUP_BYTES_SHARED_MAX: Final = MIB  # of more than one stream
+HISTORY_ROW_GROUP_BYTES_MAX: Final = 2 * MIB  # of one; beyond: only where one record is larger
 HISTORY_ROW_BYTES: Final = 24  # what a row counts for beside its metered size
 HISTORY_SPANS_KEPT: Final = 1 << 16  # a stream's places in a segment; some 200 bytes each
 HISTORY_STRETCHES_KEPT: Final = 256  # blocks that readers look at, as objects

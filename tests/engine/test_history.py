@@ -449,13 +449,13 @@ def test_storage_is_counted_across_log_and_history(memory: Storage):
 
 
 def test_a_place_in_the_history_is_found_whatever_was_looked_for_before() -> None:
-    some = batch(*[Record(bytes(40_000))] * 20)
-    entries = [entry_of(some, id_, first) for id_ in (3, 5) for first in (0, 20, 100, 120)]
+    some = batch(*[Record(bytes(50_000))] * 20)
+    entries = [entry_of(some, id_, first) for id_ in (3, 5) for first in (0, 20, 40, 100, 120, 140)]
     index = decode_index(encode_segment(table_of(entries, NAMES)).index, "history/_index/a.idx")
     assert len(index.blocks_of(3)) > 2
     version = HistoryVersion(1, 1, [Segment("history/a.parquet", 1, index)])
     rng = random.Random(1)
-    wanted = [(rng.choice((2, 3, 5, 6)), rng.randrange(160)) for _ in range(300)]
+    wanted = [(rng.choice((2, 3, 5, 6)), rng.randrange(180)) for _ in range(300)]
     steps = [(id_, seq_num + step) for id_, seq_num in wanted for step in (0, 0, 1)]
     for stream_id, seq_num in steps:
         found, block = version.find(stream_id, seq_num), index.find(stream_id, seq_num)
@@ -472,15 +472,16 @@ def test_no_more_places_are_kept_than_the_limit_and_one_that_was_dropped_is_foun
 ) -> None:
     kept_max = 3
     monkeypatch.setattr(history_index, "HISTORY_STRETCHES_KEPT", kept_max)
-    some = batch(*[Record(bytes(40_000))] * 20)
+    some = batch(*[Record(bytes(50_000))] * 20)
     segments = []
-    for number, firsts in enumerate(((0, 20), (40, 60))):  # the same places hold other records
+    places = ((0, 20, 40), (60, 80, 100))  # of either, the same places hold other records
+    for number, firsts in enumerate(places):
         entries = [entry_of(some, id_, first) for id_ in (3, 5) for first in firsts]
         key = f"history/_index/{number}.idx"
         data = encode_segment(table_of(entries, NAMES)).index
         segments.append(Segment(key, number, decode_index(data, key)))
     version = HistoryVersion(1, 1, segments)
-    wanted = [(id_, seq_num) for id_ in (3, 5) for seq_num in range(80)]
+    wanted = [(id_, seq_num) for id_ in (3, 5) for seq_num in range(120)]
 
     def found(stream_id: int, seq_num: int) -> Stretch:
         stretch = version.find(stream_id, seq_num)
@@ -488,7 +489,7 @@ def test_no_more_places_are_kept_than_the_limit_and_one_that_was_dropped_is_foun
         assert len(version._near) <= kept_max
         assert stretch.stream_id == stream_id
         assert stretch.first_seq_num <= seq_num < stretch.end_seq_num
-        assert stretch.segment is segments[seq_num // 40]
+        assert stretch.segment is segments[seq_num // 60]
         return stretch
 
     first_time = {place: found(*place) for place in wanted}
@@ -504,6 +505,7 @@ def test_no_more_places_are_kept_than_the_limit_and_one_that_was_dropped_is_foun
             way.append(stretch)
         ids = [place for place in wanted if place[0] == start.stream_id]
         assert way == list(dict.fromkeys(first_time[place] for place in ids))
-    last = found(5, 79)
+    version = HistoryVersion(1, 1, segments)  # which keeps nothing yet
+    last = found(5, 119)
     assert found(5, 0) == first_time[5, 0]
-    assert found(5, 79) is last, "what fits is kept"
+    assert found(5, 119) is last, "what fits is kept"

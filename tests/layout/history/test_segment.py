@@ -1,5 +1,6 @@
 """A segment: what goes in comes out, from the whole file and from every row group alone."""
 
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -14,9 +15,17 @@ from bourn.layout.entry import NEVER_S, Entry
 from bourn.layout.history.index import decode_block, decode_index
 from bourn.layout.history.rows import entries_of, table_of
 from bourn.layout.history.schema import SCHEMA
-from bourn.layout.history.segment import encode_segment
+from bourn.layout.history.segment import _cuts, encode_segment
 from bourn.layout.records import encode_records
-from bourn.limits import HISTORY_ROW_GROUP_BYTES_MAX, KIB, MIB, U64_MAX
+from bourn.limits import (
+    HISTORY_ROW_BYTES,
+    HISTORY_ROW_GROUP_BYTES_MAX,
+    HISTORY_ROW_GROUP_BYTES_MIN,
+    HISTORY_ROW_GROUP_BYTES_SHARED_MAX,
+    KIB,
+    MIB,
+    U64_MAX,
+)
 from bourn.model.record import Record
 from tests.layout.history.samples import (
     KEY,
@@ -50,7 +59,7 @@ def test_every_record_comes_back_from_its_row_group(entries: list[Entry]) -> Non
 
 def test_many_streams_share_a_row_group_and_a_large_one_takes_several() -> None:
     entries = [entry for id_ in range(50) for entry in stream_of(id_, 2, 100, 3)]
-    entries += stream_of(50, 40, 100 * KIB)
+    entries += stream_of(50, 60, 100 * KIB)
     entries += [entry for id_ in range(51, 60) for entry in stream_of(id_, 1, 5)]
     segment = encode_segment(table_of(entries, NAMES))
     index = decode_index(segment.index, "index")
@@ -76,6 +85,28 @@ def test_a_row_group_exceeds_its_size_only_for_one_record() -> None:
     for place in range(len(index)):
         block = index.block(place)
         assert block.count == 1 or block.metered_bytes <= HISTORY_ROW_GROUP_BYTES_MAX
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(8, 80 * KIB)), min_size=1, max_size=30))
+def test_row_groups_of_one_stream_may_be_larger_than_those_that_are_shared(
+    streams: list[tuple[int, int]],
+) -> None:
+    metered = np.concatenate([np.full(count, size) for count, size in streams])
+    counts = np.array([count for count, _ in streams])
+    of_row = np.repeat(np.arange(len(streams)), counts)
+    cuts = list(_cuts(metered, np.cumsum(counts) - counts))
+    assert cuts[-1] == len(metered)
+    sizes = []
+    for start, end in pairwise([0, *cuts]):
+        assert start < end
+        is_shared = of_row[start] != of_row[end - 1]
+        weight = int((metered[start:end] + HISTORY_ROW_BYTES).sum())
+        assert weight <= (
+            HISTORY_ROW_GROUP_BYTES_SHARED_MAX if is_shared else HISTORY_ROW_GROUP_BYTES_MAX
+        )
+        sizes.append(weight)
+    # Two that follow each other would have fitted into none: nothing is a request for little.
+    assert all(a + b > HISTORY_ROW_GROUP_BYTES_MIN for a, b in pairwise(sizes))
 
 
 def test_a_segment_without_rows_is_one() -> None:

@@ -24,6 +24,7 @@ from bourn.limits import (
     HISTORY_ROW_BYTES,
     HISTORY_ROW_GROUP_BYTES_MAX,
     HISTORY_ROW_GROUP_BYTES_MIN,
+    HISTORY_ROW_GROUP_BYTES_SHARED_MAX,
 )
 
 I64Array = npt.NDArray[np.int64]
@@ -125,18 +126,35 @@ def expires_s_of(arrivals_us: I64Array, retentions: npt.NDArray[np.uint64]) -> I
 
 
 def _cuts(metered: I64Array, stream_starts: I64Array) -> Iterator[int]:
-    """Yield where every row group ends."""
+    """Yield where every row group ends.
+
+    Who reads a large stream reads much of it; who reads one of many small ones, little.
+    """
     weights = np.cumsum(metered + HISTORY_ROW_BYTES)
+    bounds = np.append(stream_starts, len(weights))
     start = before = 0
     while start < len(weights):
-        limit = before + HISTORY_ROW_GROUP_BYTES_MAX
-        end = max(start + 1, int(np.searchsorted(weights, limit, side="right")))
-        if end < len(weights):
-            boundary = int(stream_starts[np.searchsorted(stream_starts, end, side="right") - 1])
-            if boundary > start and weights[boundary - 1] - before >= HISTORY_ROW_GROUP_BYTES_MIN:
-                end = boundary
+        stream_end = int(bounds[np.searchsorted(bounds, start, side="right")])
+        end = _fitting(weights, start, before + HISTORY_ROW_GROUP_BYTES_MAX)
+        if stream_end <= end:
+            end = stream_end
+            if weights[end - 1] - before < HISTORY_ROW_GROUP_BYTES_MIN:
+                end = _shared_end(weights, bounds, start, before)
         yield end
         start, before = end, int(weights[end - 1])
+
+
+def _shared_end(weights: I64Array, bounds: I64Array, start: int, before: int) -> int:
+    """Where a row group ends that begins with the little that is left of a stream."""
+    end = _fitting(weights, start, before + HISTORY_ROW_GROUP_BYTES_SHARED_MAX)
+    boundary = int(bounds[np.searchsorted(bounds, end, side="right") - 1])
+    is_enough = boundary > start and weights[boundary - 1] - before >= HISTORY_ROW_GROUP_BYTES_MIN
+    return boundary if is_enough else end
+
+
+def _fitting(weights: I64Array, start: int, limit: int) -> int:
+    """Where the rows end that fit, one at least."""
+    return max(start + 1, int(np.searchsorted(weights, limit, side="right")))
 
 
 def _blocks(rows: _Rows, stream_starts: I64Array, cuts: I64Array) -> Arrays:
