@@ -11,7 +11,9 @@ from bourn.cli.main import main as bourn_main
 from bourn.clock import ManualClock
 from bourn.engine.node import Node
 from bourn.errors import Damaged
+from bourn.layout.history import segment
 from bourn.layout.history.delta import HISTORY_PREFIX
+from bourn.limits import MIB
 from bourn.model.config import BasinConfig, Cipher
 from bourn.model.keys import CustomerKey
 from bourn.model.record import Record, fence_record, trim_record
@@ -336,6 +338,8 @@ def test_an_export_begins_again_where_the_server_has_made_a_snapshot_meanwhile(
 def test_an_export_by_spark_on_a_disk_and_on_s3(kind, of, spark, moto, tmp_path, monkeypatch):
     """The bucket and the target are both on S3, or both on disk."""
     monkeypatch.setattr(export_plan, "EXPORT_PART_BYTES_MIN", 1024)  # or one part would do
+    # And none is less than a row group: the two records of 1 MiB are one each.
+    monkeypatch.setattr(segment, "HISTORY_ROW_GROUP_BYTES_MAX", MIB)
     if kind == "disk":
         place, to = place_at(tmp_path / "bucket"), place_at(tmp_path / "out")
     else:
