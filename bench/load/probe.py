@@ -32,7 +32,7 @@ from time import time_ns  # noqa: TID251  the clock of the kernel's stamps
 from typing import Any, Final
 
 from bench.load.target import Server, hurry, stolen_secs
-from bench.load.witness import Outlier, Span
+from bench.load.witness import Outlier, Span, queued_ns
 from bourn.limits import KIB, MIB
 from tests.hostile.attacks import CLOCK, Target
 from tests.hostile.crowd import percentiles
@@ -151,17 +151,14 @@ class Punctual(Client):
 
     def begin(self) -> None:
         """A call is about to be made."""
-        self._queued_before_ns = self._queued_ns()
+        self._queued_before_ns = queued_ns(self._queue)
         self.queued_ns = 0
         self.began_at_ns = self.answered_at_ns = self.sent_at_ns = time_ns()
 
     def on_sent(self) -> None:
         """Look, if it took long."""
         if self.sent_at_ns - self.began_at_ns > LATE_NS:
-            self.queued_ns = self._queued_ns() - self._queued_before_ns
-
-    def _queued_ns(self) -> int:
-        return int(os.pread(self._queue, 64, 0).split()[1])
+            self.queued_ns = queued_ns(self._queue) - self._queued_before_ns
 
 
 class Prober:

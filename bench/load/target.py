@@ -54,7 +54,7 @@ class Server:
         """What the process and its children have spent so far."""
         spent = 0
         for pid in _family(self.pid):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            fields = _stat(pid)
             spent += int(fields[11]) + int(fields[12])
         return spent / os.sysconf("SC_CLK_TCK")
 
@@ -62,8 +62,7 @@ class Server:
         """How the loop has fared so far."""
         pid = _family(self.pid)[-1]
         ran, starved, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return Shares(int(ran) / 1e9, int(starved) / 1e9, int(fields[9]))
+        return Shares(int(ran) / 1e9, int(starved) / 1e9, int(_stat(pid)[9]))
 
     def turns(self) -> list[Span]:
         """The long turns of its loop, so far."""
@@ -75,7 +74,7 @@ class Server:
         That is R where it runs or could run, or what it waits for in the kernel.
         """
         try:
-            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            state = _stat(self.pid)[0]
             waits_for = Path(f"/proc/{self.pid}/wchan").read_text()
             # To the loop's own thread: any of them would do for the process, and most say nothing.
             ctypes.CDLL(None).tgkill(self.pid, self.pid, signal.SIGUSR1)
@@ -209,6 +208,11 @@ def _family(pid: int) -> list[int]:
     except OSError:
         found = []
     return [pid, *(member for child in found for member in _family(child))]
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state on: its name may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _resident(pid: int) -> int:

@@ -159,18 +159,19 @@ def _witness(core: int, pipe: "Connection[Any, Any]") -> None:
     found: list[Span] = []
     pause = Event()
     queue = os.open("/proc/self/schedstat", os.O_RDONLY)
-    queued_ns, slept_at = _queued_ns(queue), time_ns()
+    queued, slept_at = queued_ns(queue), time_ns()
     pipe.send("ready")
     while not pipe.poll():
         pause.wait(PERIOD_NS / 1e9)
-        now, queued_before = time_ns(), queued_ns
-        queued_ns = _queued_ns(queue)
-        late_ns = now - slept_at - PERIOD_NS - (queued_ns - queued_before)
+        now, queued_before = time_ns(), queued
+        queued = queued_ns(queue)
+        late_ns = now - slept_at - PERIOD_NS - (queued - queued_before)
         if late_ns > LATE_NS_MIN:
             found.append(Span(now - late_ns, now))
         slept_at = time_ns()
     pipe.send(found)
 
 
-def _queued_ns(file: int) -> int:
+def queued_ns(file: int) -> int:
+    """How long a thread has stood in the queue for a core, by its open `schedstat`."""
     return int(os.pread(file, 64, 0).split()[1])
