@@ -75,6 +75,8 @@ LANE_BYTES: Final = 8 * KIB  # that it receives at once
 LANE_ANSWER_BYTES_MAX: Final = KIB  # larger ones are the transport's, which knows who reads
 LANES_FROM: Final = 24  # connections on the quick way; fewer are served sooner without a thread
 QUICK_IDLE_SECS: Final = 1.0  # a connection at rest goes the ordinary way, where its time runs
+ATTENTION_TURNS: Final = 128  # of the loop behind an answer: a client wakes and asks again in less
+ATTENTION_SKIPS_MAX: Final = 63
 JSON_INLINE_BYTES_MAX: Final = 64 * KIB  # a larger text is read beside the loop
 JSON_WRITTEN_INLINE_BYTES_MAX: Final = 256 * KIB  # metered: half a millisecond, 1 at worst
 JSON_DEPTH_MAX: Final = 1024
@@ -145,7 +147,8 @@ HISTORY_INDEX_FETCHES: Final = 8  # sidecars that are fetched and decoded at onc
 HISTORY_ARRIVAL_MS_MAX: Final = (2**63 - 1) // 1000  # the table counts microseconds
 
 # Memory
-TAIL_CACHE_BYTES: Final = 96 * MIB
+TAIL_CACHE_LOCAL_BYTES: Final = 96 * MIB  # what is not in it is in the page cache, as a rule
+TAIL_CACHE_REMOTE_BYTES: Final = 256 * MIB  # where a miss is a request, which waits and costs
 READ_CACHE_BYTES: Final = 32 * MIB
 ENCODED_CACHE_BYTES: Final = 32 * MIB  # encoded batches shared by the readers of a stream
 SHARED_BODIES_MAX: Final = 64  # batches as JSON, shared by the SSE followers of a stream

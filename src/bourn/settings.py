@@ -19,7 +19,8 @@ from bourn.limits import (
     LIMIT_APPEND_BYTES_MIN,
     PORT_MAX,
     READ_CACHE_BYTES,
-    TAIL_CACHE_BYTES,
+    TAIL_CACHE_LOCAL_BYTES,
+    TAIL_CACHE_REMOTE_BYTES,
 )
 
 EDGES: Final = ("native", "asgi")
@@ -51,7 +52,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     rebuild_wait_secs: float = 4.0  # how long a request waits for a node that rebuilds itself
     epoch_poll_secs: float = 1.0
     history_poll_secs: float | None = None  # 1 on memory and local disk, 5 on remote buckets
-    tail_cache_bytes: int = TAIL_CACHE_BYTES
+    tail_cache_bytes: int | None = None  # 96 MiB on memory and local disk, 256 on remote buckets
     read_cache_bytes: int = READ_CACHE_BYTES
     encoded_cache_bytes: int = ENCODED_CACHE_BYTES
     housekeeping_secs: float = 1.0
@@ -98,8 +99,15 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         poll_secs = self.history_poll_secs
         if poll_secs is None:
             poll_secs = HISTORY_POLL_SECS_REMOTE if remote else HISTORY_POLL_SECS_LOCAL
+        cache_bytes = self.tail_cache_bytes
+        if cache_bytes is None:
+            cache_bytes = TAIL_CACHE_REMOTE_BYTES if remote else TAIL_CACHE_LOCAL_BYTES
         return msgspec.structs.replace(
-            self, flush_interval_ms=flush, commits_in_flight=depth, history_poll_secs=poll_secs
+            self,
+            flush_interval_ms=flush,
+            commits_in_flight=depth,
+            history_poll_secs=poll_secs,
+            tail_cache_bytes=cache_bytes,
         )
 
 

@@ -135,11 +135,14 @@ def test_without_anything_the_defaults_hold_and_the_table_shows_them(tmp_path):
     assert (shown["cors"], shown["tls_self"]) == ("on", "off")
     assert (settings.cors, settings.tls_self) == (True, False)
     assert parse_size(shown["append_inflight_bytes"]) == local.append_inflight_bytes
-    assert parse_size(shown["tail_cache_bytes"]) == local.tail_cache_bytes
-    for name, field in (("flush_interval", "flush_interval_ms"), ("commits_in_flight",) * 2):
+    for name, field, parse in (
+        ("flush_interval", "flush_interval_ms", parse_interval_ms),
+        ("commits_in_flight", "commits_in_flight", parse_interval_ms),
+        ("tail_cache_bytes", "tail_cache_bytes", parse_size),
+    ):
         here, there = shown[name].removesuffix(" on remote buckets)").split(" (")
-        assert parse_interval_ms(here) == getattr(local, field)
-        assert parse_interval_ms(there) == getattr(remote, field)
+        assert parse(here) == getattr(local, field)
+        assert parse(there) == getattr(remote, field)
 
 
 def test_the_file_is_the_one_that_is_named(tmp_path):

@@ -177,7 +177,7 @@ SETTINGS: Final = (
         "tail_cache_bytes",
         parse_size,
         "SIZE",
-        "96MiB",
+        "96MiB (256MiB on remote buckets)",
         "newest records kept in memory for readers",
         engine_field="tail_cache_bytes",
     ),

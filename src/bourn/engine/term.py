@@ -68,6 +68,7 @@ class Term:
         self.clock = clock
         self.tasks = Tasks(f"epoch {self.epoch}")
         self.room = Room(settings.append_inflight_bytes)
+        assert settings.tail_cache_bytes is not None  # resolved by whoever opened the node
         self.tail_cache = TailCache(settings.tail_cache_bytes)
         self.encoded = EncodedBatches(settings.encoded_cache_bytes)
         self.reader = LogReader(

@@ -19,6 +19,7 @@ from bourn.clock import Clock
 from bourn.engine.committer import AckWaiter
 from bourn.engine.node import Node
 from bourn.errors import BournError
+from bourn.http.attention import Attention
 from bourn.http.auth import Authenticator
 from bourn.http.backlog import Backlog, Waiting
 from bourn.http.data_plane import decode_json
@@ -66,6 +67,7 @@ class Quick:
         self.cors = cors
         self._auth = auth
         self._draining = draining
+        self.attention = Attention()
         self._reads = QuickReads(node, telemetry)
         self._date = b""
         self._date_s = -1
@@ -323,6 +325,7 @@ class QuickConnection(asyncio.Protocol):
             self._write(start + body)
         else:
             self._write_parts(start, body)
+        self._quick.attention.hold()
         return True
 
     def _answer(self, head: QuickHead, body: bytes) -> bool:
