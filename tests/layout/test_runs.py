@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from numpy import array, int64
 
 from bourn.errors import Undecodable
-from bourn.layout.runs import NEVER_S, RUN_BYTES, Run, RunIndex, fault_in_rows
+from bourn.layout.runs import NEVER_S, RUN_BYTES, Dropped, Run, RunIndex, fault_in_rows
 from bourn.limits import U64_MAX
 
 U32_MAX = 2**32 - 1
@@ -49,9 +49,11 @@ class RunIndexAgainstAList(RuleBasedStateMachine):
         self.index = RunIndex()
         self.model: list[Run] = []
         self.end = (0, 0, 0)  # behind the last sequence number, timestamp, commit
+        self.is_steady = False  # retention, so that no run expires before an older one
 
-    @initialize(many=st.integers(0, 40))
-    def begin(self, many: int) -> None:
+    @initialize(many=st.integers(0, 40), is_steady=st.booleans())
+    def begin(self, many: int, is_steady: bool) -> None:
+        self.is_steady = is_steady
         for step in range(many):
             self.append(step % 3, (step % 2, 1), 2, NEVER_S if step % 5 == 0 else (step * 7) % 41)
 
@@ -67,7 +69,10 @@ class RunIndexAgainstAList(RuleBasedStateMachine):
         seq_num, timestamp, commit = self.end
         first = timestamp + time_gaps[0]
         last = first + time_gaps[1]
-        run = Run(seq_num + seq_gap, last, first, commit, 64, 100, count, 90, expiry)
+        if self.is_steady:
+            expiry = min(max([0, *(run.expires_s for run in self.model)]) + expiry % 4, NEVER_S)
+        metered = 90 + commit % 7
+        run = Run(seq_num + seq_gap, last, first, commit, 64, 100, count, metered, expiry)
         self.index.append(*run[:9])
         self.model.append(run)
         self.end = (run.end_seq_num, last, commit + 1 + seq_gap)
@@ -90,8 +95,9 @@ class RunIndexAgainstAList(RuleBasedStateMachine):
         dropped = [run for run in self.model if run.expires_s <= now_s and run.expires_s != NEVER_S]
         self.expect(self.index.drop_expired(now_s), dropped)
 
-    def expect(self, commits: list[int], dropped: list[Run]) -> None:
-        assert commits == [run.commit for run in dropped]
+    def expect(self, found: Dropped, dropped: list[Run]) -> None:
+        assert found.commits == [run.commit for run in dropped]
+        assert found.metered == sum(run.metered for run in dropped)
         self.model = [run for run in self.model if run not in dropped]
 
     @rule(data=st.data())
@@ -102,6 +108,10 @@ class RunIndexAgainstAList(RuleBasedStateMachine):
         timestamp = self.near(data, "first_timestamp", "last_timestamp")
         at = self.index.find_timestamp(timestamp)
         assert at == sum(run.last_timestamp < timestamp for run in self.model)
+
+    @rule(is_steady=st.booleans())
+    def change_retention(self, is_steady: bool) -> None:
+        self.is_steady = is_steady
 
     @rule()
     def store_and_load(self) -> None:

@@ -54,9 +54,9 @@ def hand_over(state: State, end: int) -> Iterator[None]:
 
 
 def _drop_runs(state: State, stream: Stream) -> None:
-    before = stream.runs.metered_bytes()
-    if stream.runs.drop_before_commit(state.runs_from):
-        state.metering.handed_over(stream.row.basin_id, before - stream.runs.metered_bytes())
+    dropped = stream.runs.drop_before_commit(state.runs_from)
+    if dropped.commits:
+        state.metering.handed_over(stream.row.basin_id, dropped.metered)
 
 
 def stream_facts(state: State) -> StreamFacts:

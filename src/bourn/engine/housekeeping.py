@@ -264,11 +264,11 @@ class Housekeeping:
     def _drop_runs(self, stream: Stream, now_ms: int) -> None:
         """Drop what is trimmed or expired."""
         state, runs = self._term.state, stream.runs
-        before = runs.metered_bytes()
-        dropped = runs.drop_before_seq(min(stream.trim_point, stream.tail.seq_num))
-        dropped += runs.drop_expired(now_ms // 1000)
-        state.refs.drop(dropped)
-        state.metering.removed(stream, before - runs.metered_bytes())
+        trimmed = runs.drop_before_seq(min(stream.trim_point, stream.tail.seq_num))
+        expired = runs.drop_expired(now_ms // 1000)
+        state.refs.drop(trimmed.commits)
+        state.refs.drop(expired.commits)
+        state.metering.removed(stream, trimmed.metered + expired.metered)
         state.streams.mark_dirty(stream.id)
 
     # The history

@@ -21,9 +21,9 @@ leave), timestamps without going back. The rows of a stream are one buffer and n
 that a million streams can afford them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -51,9 +51,11 @@ RUN_DTYPE: Final = np.dtype(
 _ROW: Final = Struct("<QQQQIIIIII")
 _U64: Final = Struct("<Q")
 _FIRST_AND_COUNT: Final = Struct("<Q32xI")
+_U32: Final = Struct("<I")
 _EXPIRES_S: Final = Struct("<48xI4x")
 _LAST_TIMESTAMP_AT: Final = 8
 _COMMIT_AT: Final = 24
+_EXPIRES_AT: Final = 48
 _ONE_STREAM: Final = np.zeros(1, np.int64)
 _FEW_ROWS: Final = 16  # up to here checking row by row beats a dozen numpy calls
 _CUT_SHORT: Final = "a run is cut short"
@@ -63,9 +65,11 @@ assert _ROW.size == RUN_DTYPE.itemsize == RUN_BYTES
 
 _pack = _ROW.pack
 _unpack_from = _ROW.unpack_from
-_follow_from = Struct("<QQ8xQ8xI").unpack_from  # what the next run must follow
+_follow_from = Struct("<QQ8xQ8xI4xI").unpack_from  # what the next run must follow
 _u64_from = _U64.unpack_from
+_u32_from = _U32.unpack_from
 _first_and_count_from = _FIRST_AND_COUNT.unpack_from
+_NumberFrom = Callable[[bytearray, int], tuple[Any, ...]]
 
 
 class Run(NamedTuple):
@@ -88,13 +92,26 @@ class Run(NamedTuple):
         return self.first_seq_num + self.count
 
 
+class Dropped(NamedTuple):
+    """What an index has let go of."""
+
+    commits: list[int]  # of each run
+    metered: int
+
+
+_NOTHING: Final = Dropped([], 0)
+
+
 class RunIndex:
     """The runs of one stream, oldest first."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_expires_in_order", "_rows")
 
     def __init__(self) -> None:
         self._rows = bytearray()
+        # Whether no run expires before an older one, as long as retention is what it was; None:
+        # nobody has looked. Then the next to expire is the first, and nobody walks over all.
+        self._expires_in_order: bool | None = True
 
     @classmethod
     def from_bytes(cls, rows: bytes) -> Self:
@@ -107,6 +124,7 @@ class RunIndex:
         if fault is not None:
             raise Undecodable(fault)
         index._rows += rows
+        index._expires_in_order = None
         return index
 
     @classmethod
@@ -114,6 +132,7 @@ class RunIndex:
         """Take over rows that `fault_in_rows` has found nothing wrong with."""
         index = cls()
         index._rows += rows
+        index._expires_in_order = None
         return index
 
     def _append_all(self, rows: bytes) -> None:
@@ -174,6 +193,8 @@ class RunIndex:
             last = _follow_from(rows, len(rows) - RUN_BYTES)
             if first_seq_num < last[0] + last[3] or commit <= last[2] or first_timestamp < last[1]:
                 raise ValueError(f"a run at {first_seq_num} in commit {commit} does not follow")
+            if expires_s < last[4]:
+                self._expires_in_order = False
         rows += _pack(
             first_seq_num, last_timestamp, first_timestamp, commit,
             offset, length, count, metered, expires_s, 0,
@@ -201,8 +222,8 @@ class RunIndex:
         """Return the index of the first run with a record at or after `timestamp`."""
         return self._count_up_to(timestamp - 1, _LAST_TIMESTAMP_AT)
 
-    def _count_up_to(self, value: int, at: int) -> int:
-        """Count the rows whose ascending u64 at byte `at` is at most `value`.
+    def _count_up_to(self, value: int, at: int, number_from: _NumberFrom = _u64_from) -> int:
+        """Count the rows whose ascending number at byte `at` is at most `value`.
 
         A loop over the buffer: 0.3 us for one row, 4 to 6 us for 100,000. A numpy view costs 1.3 us
         whatever the length, and most streams have few rows.
@@ -212,33 +233,43 @@ class RunIndex:
         high = len(rows) // RUN_BYTES
         while low < high:
             middle = (low + high) >> 1
-            if _u64_from(rows, middle * RUN_BYTES + at)[0] <= value:
+            if number_from(rows, middle * RUN_BYTES + at)[0] <= value:
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def drop_before_seq(self, seq_num: int) -> list[int]:
-        """Drop the runs that lie wholly below `seq_num`; returns their commits."""
+    def drop_before_seq(self, seq_num: int) -> Dropped:
+        """Drop the runs that lie wholly below `seq_num`."""
         return self._drop_front(self.find_seq(seq_num))
 
-    def drop_before_commit(self, ordinal: int) -> list[int]:
-        """Drop the runs of commits below `ordinal`; returns their commits."""
+    def drop_before_commit(self, ordinal: int) -> Dropped:
+        """Drop the runs of commits below `ordinal`."""
         return self._drop_front(self._count_up_to(ordinal - 1, _COMMIT_AT))
 
-    def drop_expired(self, now_s: int) -> list[int]:
-        """Drop the runs whose last record has expired, wherever they stand; returns their commits.
+    def drop_expired(self, now_s: int) -> Dropped:
+        """Drop the runs whose last record has expired, wherever they stand.
 
         A stream's retention may have been changed, so that a run expires before an older one.
         """
+        now_s = min(now_s, NEVER_S - 1)
+        if self._is_in_order():
+            return self._drop_front(self._count_up_to(now_s, _EXPIRES_AT, _u32_from))
         rows = np.frombuffer(self._rows, RUN_DTYPE)
-        expires_s = rows["expires_s"]
-        expired = (expires_s <= now_s) & (expires_s != NEVER_S)
-        dropped: list[int] = rows["commit"][expired].tolist()
-        if dropped:
-            # A new buffer: the old one cannot be resized while a view of it lives.
-            self._rows = bytearray(rows[~expired].tobytes())
-        return dropped
+        is_expired = rows["expires_s"] <= now_s
+        expired = rows[is_expired]
+        if not len(expired):
+            return _NOTHING
+        # A new buffer: the old one cannot be resized while a view of it lives.
+        self._rows = bytearray(rows[~is_expired].tobytes())
+        self._expires_in_order = None
+        return _dropped(expired)
+
+    def _is_in_order(self) -> bool:
+        if self._expires_in_order is None:
+            expires_s = np.frombuffer(self._rows, RUN_DTYPE)["expires_s"]
+            self._expires_in_order = bool(np.all(expires_s[1:] >= expires_s[:-1]))
+        return self._expires_in_order
 
     def metered_bytes(self, commit: int = 0) -> int:
         """Return the metered bytes of all runs, or of those in commits from an ordinal on."""
@@ -250,17 +281,25 @@ class RunIndex:
         """Return the Unix second at which the next run expires; NEVER_S where none does."""
         if not self._rows:
             return NEVER_S
+        if self._expires_in_order:
+            return _u32_from(self._rows, _EXPIRES_AT)[0]  # type: ignore[no-any-return]
         if len(self._rows) <= _FEW_ROWS * RUN_BYTES:
             return min(_EXPIRES_S.iter_unpack(self._rows))[0]  # type: ignore[no-any-return]
         return int(np.frombuffer(self._rows, RUN_DTYPE)["expires_s"].min())
 
-    def _drop_front(self, count: int) -> list[int]:
+    def _drop_front(self, count: int) -> Dropped:
         if not count:
-            return []
+            return _NOTHING
         cut = count * RUN_BYTES
-        dropped: list[int] = np.frombuffer(self._rows[:cut], RUN_DTYPE)["commit"].tolist()
+        dropped = _dropped(np.frombuffer(self._rows[:cut], RUN_DTYPE))
         del self._rows[:cut]  # moves the buffer's start, not its bytes
+        if not self._rows:
+            self._expires_in_order = True
         return dropped
+
+
+def _dropped(rows: npt.NDArray[np.void]) -> Dropped:
+    return Dropped(rows["commit"].tolist(), int(rows["metered"].sum(dtype=np.uint64)))
 
 
 def fault_in_rows(rows: bytes | memoryview, starts: npt.NDArray[np.int64]) -> str | None:
