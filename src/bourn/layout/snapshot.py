@@ -100,7 +100,10 @@ def encode_snapshot(meta: SnapshotMeta, columns: StreamColumns) -> bytes:
         if len(columns):
             writer.write_table(table, row_group_size=len(columns))
         writer.add_key_value_metadata({META_KEY: b64encode(_checksummed(envelope)).decode()})
-    return _sealed(memoryview(sink.getvalue()))
+    data = _sealed(memoryview(sink.getvalue()))
+    del sink, table
+    pa.default_memory_pool().release_unused()  # or it keeps what encoding took until the next one
+    return data
 
 
 def decode_snapshot(data: bytes, key: str) -> Snapshot:
