@@ -16,6 +16,7 @@ A job is a row of nine int64, filled in by the loop, answered in place:
                     the pieces that go to the disk one by one, with a rest behind each
             READ    bytes [offset, offset + length) of `name` -> the memory at data
             SIZE    nothing but the size of `name`
+            REMOVE  `name` is gone afterwards; that it never was there is no failure
     name    ends with a NUL byte
     result  how many bytes, or minus the errno of the step that failed
     step    the system call that failed, if one did
@@ -51,6 +52,7 @@ MESSAGE_BYTES: Final = 4
 CREATE: Final = 1
 READ: Final = 2
 SIZE: Final = 3
+REMOVE: Final = 4
 
 # What a thread has ready: a file for the next put into a directory, and a descriptor of its own of
 # that directory, which the loop may close once it has its answer.
@@ -64,6 +66,7 @@ STEP_SYNC_DATA: Final = 3
 STEP_LINK: Final = 4
 STEP_SYNC_DIRECTORY: Final = 5
 STEP_READ: Final = 6
+STEP_REMOVE: Final = 7
 
 # O_TMPFILE, AT_FDCWD, AT_SYMLINK_FOLLOW and /proc are Linux's: elsewhere nobody calls this.
 AVAILABLE: Final = sys.platform == "linux"
@@ -77,6 +80,7 @@ _SEEK_END: Final = os.SEEK_END
 _SYNC_RANGE_AND_WAIT: Final = 7
 _REST_US: Final = PIECE_REST_US
 _EINTR: Final = errno.EINTR
+_ABSENT: Final = (errno.ENOENT, errno.ENOTDIR)
 _TEN: Final = 10
 _ZERO_DIGIT: Final = ord("0")
 _DESCRIPTORS: Final = tuple(b"/proc/self/fd/")
@@ -93,6 +97,7 @@ _c_fdatasync = symbol("fdatasync", INT, INT)
 _c_fsync = symbol("fsync", INT, INT)
 _c_sync_range = symbol("sync_file_range", INT, INT, LONG, LONG, types.uint32)
 _c_rest = symbol("usleep", INT, types.uint32)
+_c_unlinkat = symbol("unlinkat", INT, INT, ADDRESS, INT)
 _c_linkat = symbol("linkat", INT, INT, ADDRESS, INT, ADDRESS, INT)
 
 
@@ -224,6 +229,13 @@ def _read(job: Jobs) -> None:
 
 
 @compiled
+def _remove(job: Jobs) -> None:
+    gone = _c_unlinkat(job[DIR_FD], np.uint64(job[NAME]), 0)
+    if gone != 0 and errno_location()[0] not in _ABSENT:
+        _fail(job, STEP_REMOVE)
+
+
+@compiled
 def serve(jobs: Jobs, inbox_fd: int, outbox_fd: int) -> None:
     """Do job after job until told to end."""
     message = np.zeros(1, np.int32)
@@ -245,6 +257,8 @@ def serve(jobs: Jobs, inbox_fd: int, outbox_fd: int) -> None:
         if job[OP] == CREATE:
             written = _create(job, scratch, ready)
             _stay_in_directory(job, ready)
+        elif job[OP] == REMOVE:
+            _remove(job)
         else:
             _read(job)
         count = _c_write(outbox_fd, message.ctypes.data, MESSAGE_BYTES)

@@ -143,7 +143,11 @@ class LocalBucket:
         """Remove the object if it is there."""
         check_key(key)
         try:
-            await self._run(key, self._disk.remove, key)
+            if self._readers is None:
+                await self._run(key, self._disk.remove, key)
+            else:
+                self._check_open(key)
+                _check(await self._readers.remove(self._disk.top, key.encode()))
         except OSError as error:
             raise _failure(key, error) from error
 

@@ -104,6 +104,10 @@ class Workers:
         """Find out how long a file is."""
         return self._submit(kernel.SIZE, directory, name, 0, 0, 0, None)
 
+    def remove(self, directory: Directory, name: bytes) -> asyncio.Future[Answer]:
+        """Remove a file if it is there."""
+        return self._submit(kernel.REMOVE, directory, name, 0, 0, 0, None)
+
     async def read(
         self, directory: Directory, name: bytes, start: int, length: int
     ) -> tuple[Answer, bytes]:
