@@ -18,9 +18,9 @@ from numpy import arange, array, int64
 
 from bourn.errors import Damaged, NewerFormat
 from bourn.layout import snapshot as module
-from bourn.layout.columns import SCHEMA
+from bourn.layout.columns import LARGE_BYTES_MIN, SCHEMA, joined
 from bourn.layout.keys import LogPosition, snapshot_key
-from bourn.layout.runs import NEVER_S, RunIndex
+from bourn.layout.runs import NEVER_S, RUN_BYTES, RunIndex
 from bourn.layout.snapshot import (
     Snapshot,
     SnapshotMeta,
@@ -306,6 +306,23 @@ def test_values_that_break_the_format_are_refused_though_their_checksums_are_rig
 ) -> None:
     with pytest.raises(Damaged, match=what):
         decode_snapshot(encode_snapshot(META, columns), KEY)
+
+
+@given(values=st.lists(st.binary(max_size=40), max_size=20))
+def test_large_values_become_the_column_that_arrow_makes_of_them(values: list[bytes]) -> None:
+    column = joined(values)
+    column.validate(full=True)
+    assert column.equals(pa.array(values, pa.large_binary()))
+
+
+def test_streams_with_many_runs_come_back() -> None:
+    runs = RunIndex()
+    for number in range(3 * LARGE_BYTES_MIN // RUN_BYTES):
+        runs.append(number, number, number, number, 64, 100, 1, 90, 1_700_000_000 + number)
+    streams = [image(1, 1, "a", runs=runs.to_bytes()), image(2, 1, "b")]
+    columns = StreamColumns.of(streams)
+    assert [columns.image(0), columns.image(1)] == streams
+    assert decode_snapshot(encode_snapshot(META, columns), KEY).columns.image(0) == streams[0]
 
 
 def test_the_checksum_sees_where_one_value_ends_and_the_next_begins() -> None:

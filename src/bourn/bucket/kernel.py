@@ -236,6 +236,22 @@ def _remove(job: Jobs) -> None:
 
 
 @compiled
+def _do(job: Jobs, scratch: npt.NDArray[np.uint8], ready: Jobs) -> int:
+    """Do a job; returns a descriptor to be closed behind the answer, negative if there is none."""
+    job[RESULT] = 0
+    job[STEP] = STEP_NONE
+    written = -1
+    if job[OP] == CREATE:
+        written = _create(job, scratch, ready)
+        _stay_in_directory(job, ready)
+    elif job[OP] == REMOVE:
+        _remove(job)
+    else:
+        _read(job)
+    return written
+
+
+@compiled
 def serve(jobs: Jobs, inbox_fd: int, outbox_fd: int) -> None:
     """Do job after job until told to end."""
     message = np.zeros(1, np.int32)
@@ -250,17 +266,7 @@ def serve(jobs: Jobs, inbox_fd: int, outbox_fd: int) -> None:
             continue
         if count != MESSAGE_BYTES or message[0] < 0:
             break
-        job = jobs[message[0]]
-        job[RESULT] = 0
-        job[STEP] = STEP_NONE
-        written = -1
-        if job[OP] == CREATE:
-            written = _create(job, scratch, ready)
-            _stay_in_directory(job, ready)
-        elif job[OP] == REMOVE:
-            _remove(job)
-        else:
-            _read(job)
+        written = _do(jobs[message[0]], scratch, ready)
         count = _c_write(outbox_fd, message.ctypes.data, MESSAGE_BYTES)
         while count < 0 and errno_location()[0] == _EINTR:
             count = _c_write(outbox_fd, message.ctypes.data, MESSAGE_BYTES)

@@ -49,6 +49,7 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "runs": pa.large_binary(),
     "next_check_s": pa.uint32(),
 }
+LARGE_BYTES_MIN: Final = 16 * 1024  # a value, on average: many small ones are quicker as they are
 SCHEMA: Final = pa.schema([pa.field(name, of, nullable=False) for name, of in _TYPES.items()])
 
 
@@ -131,7 +132,7 @@ class StreamColumns:
         ordered = sorted(images, key=attrgetter("basin_id", "name"))
         return cls(
             [
-                pa.array([getattr(image, attribute) for image in ordered], field.type)
+                _column([getattr(image, attribute) for image in ordered], field.type)
                 for attribute, field in zip(SCHEMA.names, SCHEMA, strict=True)
             ]
         )
@@ -216,6 +217,24 @@ class StreamColumns:
             return "two streams have one id"
         offsets = np.asarray(self.runs.offsets)
         return fault_in_rows(self.runs.data, offsets)
+
+
+def _column(values: Sequence[Any], of: pa.DataType) -> "pa.Array[Any]":
+    if of == pa.large_binary() and sum(map(len, values)) > LARGE_BYTES_MIN * (len(values) + 1):
+        return joined(values)
+    return pa.array(values, of)
+
+
+def joined(values: Sequence[bytes]) -> "pa.Array[Any]":
+    """Return a column of large values, each copied outside Python's lock; Arrow's own holds it."""
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    data = np.empty(int(offsets[-1]), np.uint8)
+    for value, start, end in zip(values, offsets.tolist(), offsets[1:].tolist(), strict=False):
+        data[start:end] = np.frombuffer(value, np.uint8)
+    return pa.Array.from_buffers(
+        pa.large_binary(), len(values), [None, pa.py_buffer(offsets.data), pa.py_buffer(data.data)]
+    )
 
 
 def _memory(buffer: pa.Buffer | None) -> memoryview:
