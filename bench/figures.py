@@ -270,13 +270,14 @@ def profiles(results: Results) -> str:
         return NOT_MEASURED.format("profiles")
     parts = []
     for name, found in paths.items():
+        title = f"{found['title']}: {name.rpartition('-')[2]}"  # before, or after
         lines = [
             [f"`{row['file']}`", f"{row['share']:.0%}", f"`{row['function']}`"]
             for row in found["files"]
         ]
         parts += [
             (
-                f"**{found['title']}** ([flame graph](../bench/results/profiles/{name}.svg)); "
+                f"**{title}** ([flame graph](../bench/results/profiles/{name}.svg)); "
                 f"the main thread has {found['main_thread_share']:.0%} of the samples."
             ),
             _table(("file", "own time", "most of it in"), lines),

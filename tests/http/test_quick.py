@@ -252,17 +252,6 @@ def test_a_request_that_stays_half_said_is_taken_up_by_the_ordinary_way(
     assert quick_count(server) == before
 
 
-def test_a_connection_goes_on_the_ordinary_way_behind_any_other_request(
-    server: Server, stream: str
-) -> None:
-    before = quick_count(server)
-    with Wire(server.port) as wire:
-        wire.ask(append(stream))
-        assert b"ETag" not in wire.ask(request("GET", "/health"))
-        assert b'"tail":{"seq_num":2,' in wire.ask(append(stream))
-    assert quick_count(server) == before + 1
-
-
 def test_a_client_that_says_its_last_has_its_answer(server: Server, stream: str) -> None:
     with Wire(server.port) as wire:
         wire.sock.sendall(append(stream))

@@ -22,7 +22,7 @@ from bourn.http.media import Media
 from bourn.http.openapi import encoded_document
 from bourn.http.operations import OPERATIONS
 from bourn.http.problems import problem_of
-from bourn.http.quick import Quick
+from bourn.http.quick_shared import Quick
 from bourn.http.request import Request, client_of
 from bourn.http.routing import METHODS, Match, Route, match_path
 from bourn.http.sessions import Sessions

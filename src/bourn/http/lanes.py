@@ -27,7 +27,9 @@ import numpy as np
 from bourn.http import lane_kernel as kernel
 from bourn.http.backlog import Backlog
 from bourn.http.ordinary import Ordinary
-from bourn.http.quick import Quick, QuickConnection
+from bourn.http.quick import QuickConnection
+from bourn.http.quick_shared import Quick
+from bourn.http.way_back import WayBack
 from bourn.limits import LANE_ANSWER_BYTES_MAX, LANE_BYTES, LANES_FROM, LANES_MAX
 
 log = logging.getLogger(__name__)
@@ -244,10 +246,11 @@ class LanedConnection(QuickConnection):
         quick: Quick,
         connections: "set[QuickConnection]",
         backlog: Backlog,
-        ordinary: Callable[[], Ordinary],
+        ordinary: Callable[[WayBack], Ordinary],
         lanes: Lanes,
+        way_back: WayBack | None = None,
     ) -> None:
-        super().__init__(quick, connections, backlog, ordinary)
+        super().__init__(quick, connections, backlog, ordinary, way_back)
         self._lanes = lanes
         self._is_plain = False
         self._lane: int | None = None

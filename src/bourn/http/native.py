@@ -1,7 +1,7 @@
 """The server's own HTTP: httpunk (hyper as asyncio protocols), HTTP/1.1 and HTTP/2 on one port.
 
-Nothing but this module, `native_exchange`, `parting`, `pushing`, `taking` and `tuning` knows
-the library.
+Nothing but this module, `native_exchange`, `parting`, `pushing`, `taking`, `tuning` and
+`way_back` knows the library.
 Found by test: a client that resets an HTTP/1.1 connection in the middle of a response is seen at
 the next write, so every write yields to the loop, and a response that waits watches for the
 client's end as well (`gone`).
@@ -11,11 +11,11 @@ import asyncio
 import logging
 import ssl
 from contextlib import nullcontext
+from functools import partial
 from time import monotonic, thread_time  # noqa: TID251  what input costs
 from typing import Any, Final
 
 from httpunk import ConnectionClosedError
-from httpunk.asyncio import AutoServerProtocol
 from httpunk.h1.server import H1Server
 
 from bourn.http.app import App
@@ -31,6 +31,7 @@ from bourn.http.settling import Settling
 from bourn.http.sockets import prepare_socket
 from bourn.http.taking import Http1Taker
 from bourn.http.tuning import make_builder
+from bourn.http.way_back import Returning, WayBack
 from bourn.limits import (
     GOAWAY_ACK_SECS,
     GOAWAY_LAG_SECS,
@@ -51,13 +52,12 @@ log = logging.getLogger(__name__)
 REQUEST_BEGINS_TURNS: Final = 2  # of the loop, from the library's input to the request's handler
 
 
-class Connection(AutoServerProtocol):
+class Connection(Returning):
     """One connection, whichever version of HTTP its first bytes turn out to be."""
 
-    def __init__(self, server: "NativeServer") -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # untyped
+    def __init__(self, server: "NativeServer", way_back: WayBack | None = None) -> None:
+        super().__init__(way_back or WayBack())
         self._owner = server
-        self.is_http1 = False
         self.lingers = False
         self.taker: Http1Taker | None = None
         self._settling: Settling | None = Settling()  # until the client has acked our settings
@@ -65,8 +65,6 @@ class Connection(AutoServerProtocol):
         self._requests = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self.is_heard = asyncio.Event()  # the client takes what it is sent
-        self.is_heard.set()
         self._unread: Waiting | None = None
         self._turns = asyncio.Lock()
         self._input_bytes_max = INPUT_PIECE_BYTES_MIN
@@ -194,6 +192,8 @@ class Connection(AutoServerProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes in, or drop those that come too late."""
+        if not self._requests and self._goes_back(data):
+            return
         if self._discarded_bytes is None:
             taker = self.taker
             if not self.is_http1:
@@ -206,6 +206,19 @@ class Connection(AutoServerProtocol):
         self._discarded_bytes += len(data)
         if self._discarded_bytes > LINGER_BYTES_MAX:
             super().close()  # type: ignore[no-untyped-call]  # untyped
+
+    def _goes_back(self, data: bytes) -> bool:
+        """Leave what has come, and all that follows, to the quick way, if it is for that."""
+        owner, quick = self._owner, self._owner.app.quick
+        transport = None if quick is None else self.let_go(quick, data)
+        if transport is None:
+            return False
+        owner.connections.discard(self)
+        heir = owner.protocol(self.way_back)
+        transport.set_protocol(heir)
+        heir.connection_made(transport)
+        heir.data_received(data)
+        return True
 
     def _keep(self, data: bytes) -> None:
         """Keep input for the library, as it does itself, but some pieces of it.
@@ -347,15 +360,17 @@ class NativeServer:
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Begin to serve; returns the port."""
-        self._listener = Listener(self._protocol, tls)
+        self._listener = Listener(self.protocol, tls)
         return await self._listener.listen(host, port)
 
-    def _protocol(self) -> asyncio.Protocol:
+    def protocol(self, way_back: WayBack | None = None) -> asyncio.Protocol:
+        """Who serves a connection, from its first byte or from rest on."""
         quick = self.app.quick
         if quick is None:
             return Connection(self)
+        ordinary = partial(Connection, self)
         return LanedConnection(
-            quick, self._quick_ones, self.backlog, lambda: Connection(self), self.lanes
+            quick, self._quick_ones, self.backlog, ordinary, self.lanes, way_back
         )
 
     async def stop(self, timeout_secs: float) -> None:

@@ -3,35 +3,27 @@
 Every connection begins here. A request that is plainly one of those is answered without a task and
 without a second reading of a head that this connection has sent before: its parts are known by its
 bytes. Anything else, and whatever turns out to need a wait, a refusal or a limit, goes the ordinary
-way: the connection is handed to the library with all that has come, and stays there. So there
-is one place that knows all the rules of HTTP, and nothing has been done yet that it would repeat.
-A connection that says nothing for a while goes there too: its time limits are there.
+way: the connection is handed to the library with all that has come. So there is one place that
+knows all the rules of HTTP, and nothing has been done yet that it would repeat. A connection that
+says nothing for a while goes there too: its time limits are there. From rest it may come back
+(`way_back`).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
-from bourn.clock import Clock
-from bourn.engine.committer import AckWaiter
-from bourn.engine.node import Node
 from bourn.errors import BournError
-from bourn.http.attention import Attention
-from bourn.http.auth import Authenticator
 from bourn.http.backlog import Backlog, Waiting
-from bourn.http.data_plane import decode_json
-from bourn.http.draining import Draining
 from bourn.http.ordinary import Ordinary
 from bourn.http.problems import problem_of
-from bourn.http.quick_head import QuickFields, QuickHead, parse_quick_head
-from bourn.http.quick_reads import QuickReads
+from bourn.http.quick_head import HEAD_END, QuickFields, QuickHead, parse_quick_head
+from bourn.http.quick_shared import Quick
 from bourn.http.request import RESPONSE_COMPRESSION_THRESHOLD_BYTES
 from bourn.http.sockets import prepare_socket
-from bourn.http.telemetry import Telemetry
-from bourn.layout.codec import decode_append_input
+from bourn.http.way_back import WayBack
 from bourn.limits import (
     QUICK_BODY_BYTES_MAX,
     QUICK_HEAD_BYTES_MAX,
@@ -39,104 +31,10 @@ from bourn.limits import (
     QUICK_IDLE_SECS,
     QUICK_JOINED_BYTES_MAX,
 )
-from bourn.model.access import Op
 from bourn.model.record import AppendAck
 from bourn.wire import json, protobuf
 
 log = logging.getLogger(__name__)
-
-_HEAD_END = b"\r\n\r\n"
-
-
-class Quick:
-    """What all connections share: the parts of the server that the quick way asks."""
-
-    def __init__(
-        self,
-        node: Node,
-        clock: Clock,
-        auth: Authenticator,
-        telemetry: Telemetry,
-        draining: Draining,
-        *,
-        cors: bool,
-    ) -> None:
-        self.node = node
-        self.clock = clock
-        self.telemetry = telemetry
-        self.cors = cors
-        self._auth = auth
-        self._draining = draining
-        self.attention = Attention()
-        self._reads = QuickReads(node, telemetry)
-        self._date = b""
-        self._date_s = -1
-        self._date_until = 0.0  # by the monotonic clock
-
-    def is_open_to(self, head: QuickHead) -> str | None:
-        """The name of the stream that this request may go to; None for the ordinary way."""
-        if self._draining.wanted:
-            return None
-        principal = self._auth.known(head.digest)
-        if principal is None:
-            return None
-        if principal.is_open:
-            return head.stream
-        if principal.stream_prefix:
-            return None
-        op = Op.APPEND if head.wanted is None else Op.READ
-        return head.stream if principal.allows(op, head.basin, head.stream) else None
-
-    def append(
-        self, head: QuickHead, body: bytes, waiter: AckWaiter
-    ) -> "asyncio.Future[AppendAck] | bool":
-        """Admit an append; False where it must go the ordinary way, and nothing has happened."""
-        stream = self.is_open_to(head)
-        if stream is None:
-            return False
-        try:
-            found = (
-                decode_append_input(body)
-                if head.body_is_protobuf
-                else decode_json(body, head.format)
-            )
-        except BournError:
-            return False
-        batch, match_seq_num, fencing_token = found
-        if batch.commands and head.digest:
-            return False  # which may take permissions of their own
-        taken = self.node.append_now(
-            head.basin, stream, batch, match_seq_num, fencing_token, waiter
-        )
-        if taken:
-            self._count()
-            self.telemetry.admitted(batch, 0.0)
-        return taken
-
-    def read(self, data: bytes, head: QuickHead) -> bytes | None:
-        """Answer a read from memory; None where it must go the ordinary way."""
-        stream = self.is_open_to(head)
-        body = None if stream is None else self._reads.body(data, head, stream)
-        if body is not None:
-            self._count()
-        return body
-
-    def _count(self) -> None:
-        self.telemetry.requests += 1
-        self.telemetry.quick_requests += 1
-
-    def date(self) -> bytes:
-        """The last of an answer's fields, and the end of its head."""
-        now_s, past_ms = divmod(self.clock.now_ms(), 1000)
-        if now_s != self._date_s:
-            self._date_s = now_s
-            self._date_until = self.clock.monotonic() + (1000 - past_ms) / 1000
-            self._date = f"\r\ndate: {formatdate(now_s, usegmt=True)}\r\n\r\n".encode()
-        return self._date
-
-    def date_at(self, now: float) -> bytes:
-        """As `date`, for somebody who has just looked at the monotonic clock."""
-        return self._date if now < self._date_until else self.date()
 
 
 class QuickConnection(asyncio.Protocol):
@@ -147,8 +45,10 @@ class QuickConnection(asyncio.Protocol):
         quick: Quick,
         connections: "set[QuickConnection]",
         backlog: Backlog,
-        ordinary: Callable[[], Ordinary],
+        ordinary: Callable[[WayBack], Ordinary],
+        way_back: WayBack | None = None,
     ) -> None:
+        self._way_back = way_back or WayBack()
         self._quick = quick
         self._connections = connections
         self._backlog = backlog
@@ -161,7 +61,8 @@ class QuickConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._head: QuickHead | None = None  # of the append under way
         self._began = 0.0
-        self._is_used = False  # since the last look
+        self._served = 0  # requests
+        self._seen = 0  # of them, at the last look
         self._is_full = False  # the client does not read
         self._is_over = False  # the client has said its last
         self._is_retired = False
@@ -226,7 +127,9 @@ class QuickConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._forget()
-        ordinary = self._heir = self._ordinary()
+        if self._buffer:
+            self._way_back.close(self._served)
+        ordinary = self._heir = self._ordinary(self._way_back)
         transport, data = self._transport, self._buffer
         self._buffer = b""
         transport.set_protocol(ordinary)
@@ -270,19 +173,19 @@ class QuickConnection(asyncio.Protocol):
 
     def _look(self) -> None:
         """Hand over a connection that has come to rest, or that keeps a request half said."""
-        if not self._is_used and self._head is None:
+        if self._served == self._seen and self._head is None:
             self._timer = None
             self._hand_over()
             return
-        self._is_used = False
+        self._seen = self._served
         self._timer = asyncio.get_running_loop().call_later(QUICK_IDLE_SECS, self._look)
 
     def _serve(self) -> None:
         """Answer requests as long as whole ones are there."""
         while self._buffer and self._head is None and not self._is_full:
             data = self._buffer
-            end = data.find(_HEAD_END) + len(_HEAD_END)
-            if end < len(_HEAD_END):
+            end = data.find(HEAD_END) + len(HEAD_END)
+            if end < len(HEAD_END):
                 if len(data) > QUICK_HEAD_BYTES_MAX or data[0] not in b"GP" or data[:3] == b"PRI":
                     self._hand_over()
                 return
@@ -301,7 +204,7 @@ class QuickConnection(asyncio.Protocol):
             if not is_answered:
                 self._hand_over()
                 return
-            self._is_used = True
+            self._served += 1
             self._buffer = data[stop:]
 
     def _known(self, data: bytes) -> QuickHead | None:

@@ -20,6 +20,7 @@ from bourn.model import names
 from bourn.wire.compression import Compression, choose_response_encoding
 from bourn.wire.json import Format, parse_format
 
+HEAD_END: Final = b"\r\n\r\n"
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LENGTH: Final = re.compile(r"[0-9]{1,7}")
 _STATED_LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,7})(?=\r\n)")
