@@ -183,6 +183,7 @@ def soak(results: Results) -> str:
                 said,
                 number(trend["mean"]),
                 f"{number(trend['slope_per_hour'])} ± {number(trend['error_per_hour'])}",
+                number(judgement["trends_of_all"][key]["mean"]),
             ]
             for key, said in (
                 ("rss_mb", "resident memory, MB"),
@@ -199,10 +200,12 @@ def soak(results: Results) -> str:
                 f"{number(run['minutes'])} minutes, {name}, "
                 f"at {number(run['appends_per_s_asked'])} "
                 f"appends/s of {number(run['full']['append_per_s'])} at full load: "
-                f"**{judgement['verdict']}**."
+                f"**{judgement['verdict']}**. Behind the time of warming up the machine was calm "
+                f"in {judgement['calm_windows']} of {judgement['windows']} windows. Memory and "
+                f"files are of all windows, latencies of calm ones."
             ),
             f"![soak](plots/{plot})",
-            _table(("figure", "mean", "slope an hour"), lines),
+            _table(("figure", "mean", "slope an hour", "mean, not calm ones too"), lines),
         ]
     return "\n\n".join(parts)
 

@@ -3,7 +3,8 @@
     python -m bench.soak [--minutes 30] [--pipeline off | local] [--warm-up-minutes 5]
 
 Figures go to bench/results/soak.json, one run for each place of the pipeline, saved after every
-sample. The exit code is 1 where memory grows, latency drifts or a client met an error.
+sample. The exit code is 1 where memory grows, latency drifts or a client met an error, and where
+the machine was so seldom calm (`weather`) that nobody can say.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from bench.engine.target import IN_MEMORY, directory_in, file_system_of
 from bench.http.server import Server, serving
 from bench.soak import readers, trend, writers
 from bench.soak.client import Client
+from bench.soak.weather import Weather
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent.parent
 RESULTS: Final = REPOSITORY / "bench" / "results" / "soak.json"
@@ -41,6 +43,7 @@ def main() -> int:
     with (
         directory_in(options.directory) as directory,
         serving("local", directory, "--pipeline", options.pipeline) as server,
+        Weather(directory) as weather,
     ):
         _prepare(server, options.retention_secs)
         crowds = {
@@ -48,7 +51,7 @@ def main() -> int:
             "readers": Client(readers.read, server.port),
         }
         try:
-            run = _soak(server, crowds, options, facts)
+            run = _soak(server, crowds, weather, options, facts)
         finally:
             for crowd in crowds.values():
                 crowd.close()
@@ -84,7 +87,11 @@ def _prepare(server: Server, retention_secs: int) -> None:
 
 
 def _soak(
-    server: Server, crowds: dict[str, Client], options: argparse.Namespace, facts: dict[str, Any]
+    server: Server,
+    crowds: dict[str, Client],
+    weather: Weather,
+    options: argparse.Namespace,
+    facts: dict[str, Any],
 ) -> dict[str, Any]:
     crowds["writers"].tell("full")
     _PAUSE.wait(SETTLE_SECS)
@@ -106,10 +113,11 @@ def _soak(
     crowds["writers"].tell("pace", per_s=per_s)
     _PAUSE.wait(SETTLE_SECS)
     _take(crowds)
+    weather.take()
     began = time.perf_counter()
     while (at := time.perf_counter() - began) < 60 * options.minutes:
         sample = _sample(server, crowds, min(options.every, 60 * options.minutes - at + 0.01))
-        sample["at_s"] = time.perf_counter() - began
+        sample |= {"at_s": time.perf_counter() - began, **weather.take()}
         run["samples"].append(_rounded(sample))
         run["judgement"] = trend.judged(run["samples"], 60 * options.warm_up_minutes, per_s)
         _keep(options, facts, run)
@@ -177,7 +185,8 @@ def _say(sample: dict[str, Any]) -> None:
         f"p99 {sample['append_p99_ms']:.2f} ms  delivery p99 {sample['delivery_p99_ms']:.2f} ms  "
         f"{sample['files']} files  {sample['threads']} threads  "
         f"CPUs {sample['server_cpus']:.2f} + {sample['client_cpus']:.2f}  "
-        f"errors {sample['errors']}",
+        f"errors {sample['errors']}  "
+        f"disk {sample['disk_sync_ms_max']:.0f} ms, {sample['stolen_share']:.0%} stolen",
         flush=True,
     )
 

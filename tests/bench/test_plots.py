@@ -33,7 +33,13 @@ def soak_run():
             {"at_s": 10.0 * n, "rss_mb": 300.0, "append_p50_ms": 1.0, "append_p99_ms": 9.0}
             for n in range(5)
         ],
-        "judgement": {"trends": {"rss_mb": trend}, "verdict": "memory is flat"},
+        "judgement": {
+            "trends": {"rss_mb": trend},
+            "trends_of_all": {"rss_mb": trend},
+            "windows": 9,
+            "calm_windows": 7,
+            "verdict": "memory is flat",
+        },
     }
 
 

@@ -2,10 +2,12 @@
 
 import math
 import random
+from threading import Event
 
 import pytest
 
 from bench.soak.trend import judged, trend_of
+from bench.soak.weather import Weather
 
 
 def samples(
@@ -18,6 +20,8 @@ def samples(
     errors=0,
     kept=1,
     heard=1,
+    sync_ms=1.0,
+    stolen=0.0,
 ):
     rng = random.Random(1)
     return [
@@ -32,6 +36,8 @@ def samples(
             "delivery_due_per_s": 4000.0,
             "delivery_per_s": 4000.0 * heard,
             "errors": errors if number == 0 else 0,
+            "disk_sync_ms_max": sync_ms,
+            "stolen_share": stolen,
         }
         for number in range(count)
     ]
@@ -110,3 +116,38 @@ def test_a_rate_that_is_not_kept_and_records_that_do_not_arrive_are_told():
     assert judged(samples(kept=0.9), 60.0, 5000.0)["verdict"] == "THE RATE IS NOT KEPT"
     assert judged(samples(heard=0.9), 60.0, 5000.0)["verdict"] == "FOLLOWERS MISS RECORDS"
     assert not judged(samples(heard=0.9), 60.0, 5000.0)["is_good"]
+
+
+@pytest.mark.parametrize("weather", [{"sync_ms": 900.0}, {"stolen": 0.3}])
+def test_a_machine_that_stands_still_is_no_drift_of_the_server(weather):
+    late = [
+        {**row, "at_s": row["at_s"] + 700}
+        for row in samples(30, p99=900.0, kept=0.5, heard=0.5, **weather)
+    ]
+    found = judged([*samples(70), *late], 60.0, 5000.0)
+    assert found["is_good"]
+    assert (found["windows"], found["calm_windows"]) == (93, 63)
+    assert found["trends"]["append_p99_ms"]["mean"] < 11
+    assert found["trends_of_all"]["append_p99_ms"]["mean"] > 200
+    assert found["rate_share_of_all"] < 0.9 < found["rate_share"]
+
+
+def test_nothing_is_said_of_latency_where_the_machine_was_hardly_ever_calm():
+    rough = [{**row, "at_s": row["at_s"] + 200} for row in samples(100, sync_ms=900.0)]
+    found = judged([*samples(20), *rough], 0.0, 5000.0)
+    assert not found["is_good"]
+    assert found["verdict"] == "THE MACHINE WAS NOT CALM"
+
+
+def test_memory_that_grows_is_told_in_any_weather():
+    found = judged(samples(growth_per_hour=100, sync_ms=900.0), 60.0, 5000.0)
+    assert "MEMORY GROWS" in found["verdict"]
+
+
+def test_the_weather_is_that_of_the_disk_and_of_the_host(tmp_path):
+    with Weather(tmp_path) as weather:
+        Event().wait(0.3)
+        found = weather.take()
+    assert found["disk_sync_ms_max"] > 0
+    assert 0 <= found["stolen_share"] <= 1
+    assert list(tmp_path.iterdir()) == []
