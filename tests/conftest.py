@@ -1,13 +1,20 @@
-"""One Spark for all tests of a process: it takes ten seconds to start; there can be no other."""
+"""One Spark for all tests of a process: it takes ten seconds to start; there can be no other.
+
+No test has a deadline: a machine that stands still for a moment is no fault of what is tested.
+"""
 
 import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from bourn.pipeline.session import Spark
 from tests.s3server import S3Server, moto_server
 from tests.sparks import LOCAL, S3_BUCKET
+
+settings.register_profile("patient", settings.default, deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
