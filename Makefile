@@ -1,7 +1,7 @@
 # Every target bootstraps .venv by itself; a machine needs python3 and make, nothing else.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-PYTHON ?= python3
+PYTHON ?= $(shell python3 requirements/interpreter.py)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -20,9 +20,10 @@ help: ## list the targets
 
 $(READY): $(LOCK) pyproject.toml
 	@echo "setting up $(VENV) (once; some hundred MB of wheels)"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "bourn needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "this python3 has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@python=$(PYTHON); \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "bourn needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }; \
+	$$python -c 'import ensurepip' 2>/dev/null || { echo "this python3 has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 1; }; \
+	test -x $(BIN)/python || $$python -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/uv.lock
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip sync --quiet --require-hashes $(LOCK) requirements/uv.lock
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .
