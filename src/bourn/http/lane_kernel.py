@@ -50,6 +50,7 @@ LANE_FIELDS: Final = 4
 AVAILABLE: Final = sys.platform == "linux"
 _EVENTS: Final = 256
 _COMMANDS: Final = 2048
+_SLICE: Final = 64  # of them, between two looks at the sockets
 # struct epoll_event is packed on x86-64 and nowhere else: in words of four bytes
 _EVENT_WORDS: Final = 3 if platform.machine() == "x86_64" else 4
 _DATA: Final = _EVENT_WORDS - 2
@@ -160,30 +161,36 @@ def serve(lanes: _Ints, memory: _Bytes, epoll: int, inbox: int, outbox: int) -> 
     commands = np.zeros((_COMMANDS, ROW), np.int64)
     reports = np.zeros((_EVENTS + _COMMANDS + 1, ROW), np.int64)
     held = 0  # bytes of commands
+    done = 0  # of them, commands that were obeyed
     event[0] = _EPOLLIN
     event[_DATA] = INBOX
     _c_epoll_ctl(epoll, _EPOLL_CTL_ADD, inbox, event.ctypes.data)
     while True:
-        ready = _c_epoll_wait(epoll, events.ctypes.data, _EVENTS, -1)
+        whole = held // ROW_BYTES
+        ready = _c_epoll_wait(epoll, events.ctypes.data, _EVENTS, -1 if done == whole else 0)
         for place in range(ready):
             lane = events[place * _EVENT_WORDS + _DATA]
             if lane == INBOX:
-                count = _c_read(inbox, commands.ctypes.data + held, _COMMANDS * ROW_BYTES - held)
-                if count == 0:
-                    return
-                held += max(count, 0)
+                if done == whole:
+                    held -= done * ROW_BYTES
+                    if held:
+                        commands[0] = commands[done]
+                    done = 0
+                    at = commands.ctypes.data + held
+                    count = _c_read(inbox, at, _COMMANDS * ROW_BYTES - held)
+                    if count == 0:
+                        return
+                    held += max(count, 0)
+                    whole = held // ROW_BYTES
             elif lanes[lane, IS_TAKEN]:
                 _ignore(lanes, epoll, lane, event)
             else:
                 _receive(lanes, memory, lane, reports)
-        whole = held // ROW_BYTES
-        for at in range(whole):
-            if not _obey(commands[at], lanes, epoll, event, reports):
+        # What has come meanwhile is not kept waiting behind all that is to be sent.
+        for _ in range(min(whole - done, _SLICE)):
+            if not _obey(commands[done], lanes, epoll, event, reports):
                 return
-        rest = held - whole * ROW_BYTES
-        if whole and rest:
-            commands[0] = commands[whole]
-        held = rest
+            done += 1
         _flush(reports, outbox)
 
 
