@@ -72,8 +72,12 @@ pipeline-proof: $(READY) ## append, read and kill -9 beside a working pipeline, 
 connector-proof: $(READY) ## a Spark query between streams, killed with -9 RESTARTS=2 times: every record once, in order
 	@$(BIN)/python -m tests.connector_proof --restarts $(RESTARTS) $(ARGS)
 
-test: check unit compat ## everything that must pass before a change lands
+test: export BOURN_TEST_TALLY := $(CURDIR)/.cache/tally
+test: check ## everything that must pass before a change lands
+	@mkdir -p .cache && : > $$BOURN_TEST_TALLY
+	@$(MAKE) --no-print-directory unit compat
 	@$(MAKE) --no-print-directory --jobs 3 --output-sync=line fuzz-api crash pipeline-proof
+	@$(BIN)/python -m tests.tally $$BOURN_TEST_TALLY && rm $$BOURN_TEST_TALLY
 
 bench-engine: $(READY) ## measure the engine: table, and bench/results/engine.json
 	@$(BIN)/python -m bench.engine

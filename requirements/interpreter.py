@@ -1,4 +1,4 @@
-"""Say which interpreter `make` sets .venv up with: python3, unless the system's own is much quicker.
+"""Say which interpreter `make` sets .venv up with: python3, unless the system's own is quicker.
 
 CPython that was built from source without `--enable-optimizations`, as version managers do unless
 they are told, runs Bourn's hot ways a fifth to a third slower than the packaged one does. Runs on

@@ -5,16 +5,28 @@ No test has a deadline: a machine that stands still for a moment is no fault of 
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from bourn.pipeline.session import Spark
+from tests import tally
 from tests.s3server import S3Server, moto_server
 from tests.sparks import LOCAL, S3_BUCKET
 
 settings.register_profile("patient", settings.default, deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Note what was run, for the last line of `make test`."""
+    if path := os.environ.get(tally.VARIABLE):
+        stats = terminalreporter.stats
+        counts = {kind: len(found) for kind, found in stats.items()}
+        tally.note(
+            Path(path), counts | {"failed": counts.get("failed", 0) + counts.get("error", 0)}
+        )
 
 
 @pytest.fixture(scope="session")

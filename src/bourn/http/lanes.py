@@ -35,7 +35,7 @@ from bourn.limits import LANE_ANSWER_BYTES_MAX, LANE_BYTES, LANES_FROM, LANES_MA
 log = logging.getLogger(__name__)
 
 PIPE_BYTES: Final = 1 << 20  # a lane has few rows under way, so neither pipe is full in general
-ROWS_BYTES_MAX: Final = 128 * kernel.ROW_BYTES  # at once: what is done with a few is done within the caches
+ROWS_BYTES_MAX: Final = 128 * kernel.ROW_BYTES  # heard in a turn: few appends fit the caches
 _JOINS_AT_LEAST: Final = PIPE_BYTES // (4 * kernel.ROW_BYTES)
 
 assert LANES_MAX <= _JOINS_AT_LEAST, "all lanes can say all they have at once"
