@@ -4,9 +4,11 @@ import http.client
 import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +97,8 @@ class HttpCase(msgspec.Struct, frozen=True):
 @contextmanager
 def serving(bucket: str, directory: Path, *more: str, has_basin: bool = False) -> Iterator[Server]:
     """A server in memory, or on the disk that holds the directory."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # it is ended, not left behind
     disk = ["--bucket", str(directory / "data"), "--pipeline", "off"]
     flags = [*(["--memory"] if bucket == "memory" else disk), *more]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("BOURN_")}
