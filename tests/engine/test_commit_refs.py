@@ -1,5 +1,7 @@
 """Which commits still hold live runs, against a plain dictionary."""
 
+import sys
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -109,3 +111,19 @@ def test_forgetting_never_passes_a_commit_that_is_not_collected(runs: list[int])
     first_live = next((o for o, count in enumerate(runs) if count), len(runs))
     assert refs.base == first_live
     assert refs.end == len(runs)
+
+
+def test_commits_can_be_added_while_somebody_keeps_the_frames_of_those_who_have_looked() -> None:
+    refs = CommitRefs()
+    refs.add_commit(0, 1)
+    kept = []
+    sys.setprofile(lambda frame, _event, _argument: kept.append(frame))
+    try:
+        refs.dead(1)
+        refs.release(1)
+        refs.forget_collected()
+    finally:
+        sys.setprofile(None)
+    assert kept
+    refs.add_commit(1, 1)
+    assert refs.end == 2

@@ -15,7 +15,7 @@ from bourn.layout.records import (
     encode_records,
     plain_payload,
 )
-from bourn.limits import U64_MAX
+from bourn.limits import BATCH_METERED_BYTES_MAX, U64_MAX
 from bourn.model.record import (
     Fence,
     Headers,
@@ -164,6 +164,11 @@ def test_a_damaged_record_is_another_record_or_refused(record: Record, data: st.
 @settings(deadline=None)
 @given(st.lists(records, min_size=1, max_size=6))
 def test_a_batch_is_columns_and_records(items: list[Record]) -> None:
+    metered = sum(metered_bytes(record.headers, record.body) for record in items)
+    if metered > BATCH_METERED_BYTES_MAX:
+        with pytest.raises(Invalid):
+            encode_records(items)
+        return
     batch = encode_records(items)
     count = len(items)
     stored = [encode_record(record.headers, record.body) for record in items]
@@ -173,7 +178,7 @@ def test_a_batch_is_columns_and_records(items: list[Record]) -> None:
     assert batch.payload == columns + b"".join(stored)
     assert batch.count == count
     assert batch.header_count == sum(len(record.headers) for record in items)
-    assert batch.metered_bytes == sum(metered_bytes(r.headers, r.body) for r in items)
+    assert batch.metered_bytes == metered
 
 
 def test_commands_are_named_with_their_places() -> None:

@@ -1,6 +1,7 @@
 """The run index against a plain list of rows."""
 
 import struct
+import sys
 from itertools import pairwise
 
 import pytest
@@ -250,3 +251,21 @@ def test_a_guess_where_a_run_is_never_changes_what_is_found(
     wanted = data.draw(st.integers(0, seq_num + 2))
     near = data.draw(st.integers(-2, len(gaps) + 2))
     assert index.find_seq_near(wanted, near) == index.find_seq(wanted)
+
+
+def test_an_index_can_grow_while_somebody_keeps_the_frames_of_those_who_have_looked() -> None:
+    """As profilers within the process do: what a frame's names refer to stays as it is."""
+    kept = []
+    runs = [Run(at, at, at, at, 0, 1, 1, 1, 90 - at) for at in range(40)]
+    index = RunIndex.from_checked(indexed(runs).to_bytes())
+    sys.setprofile(lambda frame, _event, _argument: kept.append(frame))
+    try:
+        index.drop_expired(0)
+        index.metered_bytes()
+        index.earliest_expiry_s()
+        RunIndex.from_bytes(index.to_bytes())
+    finally:
+        sys.setprofile(None)
+    assert any(frame.f_code.co_name == "metered_bytes" for frame in kept)
+    index.append(*Run(40, 40, 40, 40, 0, 1, 1, 1, 90)[:9])
+    assert len(index) == 41

@@ -50,11 +50,13 @@ class CommitRefs:
         self._released = max(self._released, below)
         counts = np.frombuffer(self._counts, np.uint32)[: max(below - self._base, 0)]
         counts[counts != COLLECTED] = 0
+        del counts  # while a view lives, no commit can be added
 
     def dead(self, below: int) -> list[int]:
         """Commits below an ordinal that hold nothing any more and are not collected yet."""
         counts = np.frombuffer(self._counts, np.uint32)[: max(below - self._base, 0)]
         found: list[int] = (np.flatnonzero(counts == 0) + self._base).tolist()
+        del counts
         return found
 
     def collected(self, ordinal: int) -> None:

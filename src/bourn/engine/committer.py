@@ -251,7 +251,15 @@ class Committer:
         self._armed = False
         self._last_flush = self._clock.monotonic()
         self._commits[commit.ordinal] = commit
-        self._closed.append(commit)
+        try:
+            self._make(commit)
+        except Exception as error:  # half of it may be indexed, and nothing can follow it
+            log.exception("a commit could not be made")
+            self.fail(StorageFailed(f"a commit could not be made: {error!r}"))
+        else:
+            self._closed.append(commit)
+
+    def _make(self, commit: PendingCommit) -> None:
         now_ms = self._clock.now_ms()
         header = CommitHeader(
             self.epoch,
@@ -280,7 +288,7 @@ class Committer:
             self.last_records = commit.ordinal
 
     def _put_closed(self) -> None:
-        while self._closed and self._durability.may_issue:
+        while self._closed and self._durability.may_issue and self.failed is None:
             commit = self._closed.popleft()
             commit_id = self._durability.issue()
             assert commit_id == commit.ordinal - self._base
@@ -294,13 +302,12 @@ class Committer:
     async def _put(self, commit_id: int, commit: PendingCommit) -> None:
         try:
             await self._puts.put(wal_key(self.epoch, commit_id), commit.data)
+            self._completed(commit_id, commit)
         except BournError as error:
             self.fail(error)
         except Exception as error:
             self.fail(StorageFailed(f"a put failed in an unforeseen way: {error!r}"))
             raise
-        else:
-            self._completed(commit_id, commit)
 
     def _completed(self, commit_id: int, commit: PendingCommit) -> None:
         if self.failed is not None:
@@ -309,15 +316,19 @@ class Committer:
         self.put_latency_secs += (took - self.put_latency_secs) / 16
         commit.data = b""
         told: list[tuple[AckWaiter, AppendAck]] = []
-        for durable_id in self._durability.complete(commit_id):
-            self._release(self._commits.pop(self._base + durable_id), told)
-        self._put_closed()
-        self._arm()
-        for waiter, ack in told:  # behind all that is done here: they may append again
-            try:
-                waiter.acked(ack)
-            except Exception:
-                log.exception("an ack could not be told")
+        try:
+            for durable_id in self._durability.complete(commit_id):
+                ordinal = self._base + durable_id
+                self._release(self._commits[ordinal], told)
+                del self._commits[ordinal]
+            self._put_closed()
+            self._arm()
+        finally:
+            for waiter, ack in told:  # behind all that is done here: they may append again
+                try:
+                    waiter.acked(ack)
+                except Exception:
+                    log.exception("an ack could not be told")
 
     def _release(self, commit: PendingCommit, told: list[tuple[AckWaiter, AppendAck]]) -> None:
         """Everything up to here is durable: show it to readers, ack it, wake who waits.

@@ -255,27 +255,32 @@ class RunIndex:
         now_s = min(now_s, NEVER_S - 1)
         if self._is_in_order():
             return self._drop_front(self._count_up_to(now_s, _EXPIRES_AT, _u32_from))
-        rows = np.frombuffer(self._rows, RUN_DTYPE)
-        is_expired = rows["expires_s"] <= now_s
-        expired = rows[is_expired]
-        if not len(expired):
+        is_expired = self._column("expires_s") <= now_s
+        if not is_expired.any():
             return _NOTHING
-        # A new buffer: the old one cannot be resized while a view of it lives.
+        rows = np.frombuffer(bytes(self._rows), RUN_DTYPE)
         self._rows = bytearray(rows[~is_expired].tobytes())
         self._expires_in_order = None
-        return _dropped(expired)
+        return _dropped(rows[is_expired])
+
+    def _column(self, name: str) -> npt.NDArray[np.uint32]:
+        """Return one number of every row, as a copy.
+
+        While a view of the rows lives, none can be added; and a view that has a name lives for as
+        long as anybody keeps the frame that has it, as profilers do.
+        """
+        return np.frombuffer(self._rows, RUN_DTYPE)[name].copy()
 
     def _is_in_order(self) -> bool:
         if self._expires_in_order is None:
-            expires_s = np.frombuffer(self._rows, RUN_DTYPE)["expires_s"]
+            expires_s = self._column("expires_s")
             self._expires_in_order = bool(np.all(expires_s[1:] >= expires_s[:-1]))
         return self._expires_in_order
 
     def metered_bytes(self, commit: int = 0) -> int:
         """Return the metered bytes of all runs, or of those in commits from an ordinal on."""
         first = self._count_up_to(commit - 1, _COMMIT_AT) if commit else 0
-        rows = np.frombuffer(self._rows, RUN_DTYPE)
-        return int(rows["metered"][first:].sum(dtype=np.uint64))
+        return int(self._column("metered")[first:].sum(dtype=np.uint64))
 
     def earliest_expiry_s(self) -> int:
         """Return the Unix second at which the next run expires; NEVER_S where none does."""
@@ -285,7 +290,7 @@ class RunIndex:
             return _u32_from(self._rows, _EXPIRES_AT)[0]  # type: ignore[no-any-return]
         if len(self._rows) <= _FEW_ROWS * RUN_BYTES:
             return min(_EXPIRES_S.iter_unpack(self._rows))[0]  # type: ignore[no-any-return]
-        return int(np.frombuffer(self._rows, RUN_DTYPE)["expires_s"].min())
+        return int(self._column("expires_s").min())
 
     def _drop_front(self, count: int) -> Dropped:
         if not count:
