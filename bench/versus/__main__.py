@@ -92,7 +92,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=GROUPS)
     parser.add_argument("--bucket", nargs="+", choices=BUCKETS)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of most workloads")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of most workloads")
     parser.add_argument("--long", type=float, default=30.0, help="seconds of many streams")
     parser.add_argument("--to", type=Path, default=RESULTS, metavar="FILE", help="of results")
     parser.add_argument("--directory", default=str(REPOSITORY / ".cache" / "bench"))
