@@ -20,8 +20,9 @@ settings.load_profile("patient")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Note what was run, for the last line of `make test`."""
-    if path := os.environ.get(tally.VARIABLE):
+    """Note what was run, for the last line of `make test`; not what each worker ran of it."""
+    path = os.environ.get(tally.VARIABLE)
+    if path and not hasattr(terminalreporter.config, "workerinput"):
         stats = terminalreporter.stats
         counts = {kind: len(found) for kind, found in stats.items()}
         tally.note(

@@ -35,7 +35,10 @@ def test_the_sum_of_all_calls_is_said(
     assert said(path) == (code, line)
 
 
-def test_what_breaks_before_it_begins_has_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_test_counts_once_and_what_breaks_before_it_begins_has_failed(
+    tmp_path: Path, workers: int
+) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_terminal_summary\n")
     (tmp_path / "test_one.py").write_text(
         "import pytest\n"
