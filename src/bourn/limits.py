@@ -285,6 +285,7 @@ LOCAL_THREADS: Final = 8  # for writing, and as many for reading
 LOCAL_THREADS_MAX: Final = 64
 LOCAL_JOBS_MAX: Final = 256  # handed to the threads at once; more wait in line
 LOCAL_DIRECTORIES_OPEN_MAX: Final = 128
+NURSERY_FILES: Final = 4096  # made in one directory; half of what a group of ext4's inodes holds
 GENTLE_PIECE_BYTES: Final = 256 * KIB  # of a large object, put beside a server on its disk
 PIECE_REST_US: Final = 4_000  # behind each: 64 MB/s for every writer
 REMOTE_CONNECT_TIMEOUT_SECS: Final = 5.0

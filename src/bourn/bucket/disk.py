@@ -6,14 +6,16 @@ machine is no Linux. The order that makes a put durable:
 
     write the temporary file · sync it · give it its name · sync the directory
 
-Temporary files lie in `~tmp`, whose name is no segment of a key: no listing ever shows it. Their
-writers hold them locked, so that whoever opens the bucket next can tell leftovers from live ones.
+Temporary files, and the directories of `nursery`, lie in `~tmp`, whose name is no segment of a key:
+no listing ever shows it. Their writers hold them locked, so that whoever opens the bucket next can
+tell leftovers from live ones.
 """
 
 import errno
 import fcntl
 import itertools
 import os
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,6 +28,11 @@ TEMPORARY: Final = "~tmp"
 _MODE: Final = 0o666  # the umask narrows it
 _MODE_DIRECTORY: Final = 0o777
 _ATTEMPTS_MAX: Final = 8
+# What `chattr +T` does: the directories in this one have little in common, let them lie far apart.
+_GET_FLAGS: Final = 0x80086601
+_SET_FLAGS: Final = 0x40086602
+_SPREAD: Final = 0x00020000
+_FLAGS: Final = struct.Struct("=q")
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -87,6 +94,28 @@ class Disk:
         self.top = Directory(os.open(root, _DIRECTORY))
         self._sweep()
 
+    def make_temporary_directory(self) -> tuple[str, Directory]:
+        """Make an empty, locked directory in `~tmp`; the caller removes it and closes it."""
+        for _ in range(_ATTEMPTS_MAX):
+            name = self._temporary_name()
+            try:
+                self._calls.mkdir(name, _MODE_DIRECTORY, dir_fd=self.top.descriptor)
+                directory = Directory(os.open(name, _DIRECTORY, dir_fd=self.top.descriptor))
+            except FileExistsError:
+                continue  # a leftover of an earlier process of this number
+            except FileNotFoundError:
+                self._make_home_of_temporaries()  # or it was swept before it was opened
+                continue
+            fcntl.flock(directory.descriptor, fcntl.LOCK_EX)
+            if not directory.is_removed():  # swept in the moment before it was locked
+                return name, directory
+        raise OSError(errno.EEXIST, "no free temporary name")
+
+    def remove_temporary_directory(self, name: str) -> None:
+        """Remove such a directory; that somebody else did is no failure."""
+        with suppress(OSError):
+            os.rmdir(name, dir_fd=self.top.descriptor)
+
     def makes_nameless_files(self) -> bool:
         """Try whether a file can be made without a name and named afterwards."""
         if sys.platform != "linux":
@@ -97,7 +126,7 @@ class Disk:
         except OSError:
             return False
         try:
-            self._make_temporary_directory()
+            self._make_home_of_temporaries()
             path = f"/proc/self/fd/{descriptor}"
             os.link(path, name, dst_dir_fd=self.top.descriptor)  # follows the link in /proc
             os.unlink(name, dir_fd=self.top.descriptor)
@@ -230,7 +259,7 @@ class Disk:
             except FileExistsError:
                 continue  # a leftover of an earlier process of this number
             except FileNotFoundError:
-                self._make_temporary_directory()
+                self._make_home_of_temporaries()
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -255,9 +284,15 @@ class Disk:
     def _temporary_name(self) -> str:
         return f"{TEMPORARY}/{os.getpid()}-{next(self._numbers)}"
 
-    def _make_temporary_directory(self) -> None:
+    def _make_home_of_temporaries(self) -> None:
         with suppress(FileExistsError):
             os.mkdir(TEMPORARY, _MODE_DIRECTORY, dir_fd=self.top.descriptor)
+        with suppress(OSError):  # a file system that has no such wish keeps them where it likes
+            home = Directory(os.open(TEMPORARY, _DIRECTORY, dir_fd=self.top.descriptor))
+            flags = bytearray(_FLAGS.size)
+            fcntl.ioctl(home.descriptor, _GET_FLAGS, flags)
+            (found,) = _FLAGS.unpack(flags)
+            fcntl.ioctl(home.descriptor, _SET_FLAGS, _FLAGS.pack(found | _SPREAD))
 
     def _make_root(self) -> None:
         missing = []
@@ -271,14 +306,15 @@ class Disk:
             self._sync(Directory(os.open(directory.parent, _DIRECTORY)))
 
     def _sweep(self) -> None:
-        """Remove the temporary files of writers that are gone."""
+        """Remove the temporary files and directories of writers that are gone."""
         with suppress(OSError):
             for path in (self.root / TEMPORARY).iterdir():
                 with suppress(OSError):
-                    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                     try:
                         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        path.unlink()
+                        remove = path.rmdir if path.is_dir() else path.unlink
+                        remove()
                     finally:
                         os.close(descriptor)
 

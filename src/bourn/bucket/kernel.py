@@ -5,29 +5,31 @@ of the GIL for a moment only, and takes it back before a waiting thread has woke
 system calls then takes hundreds of milliseconds (docs/adr/0003-buckets.md has the figures). Code
 compiled by numba does all of them, waits for its next job and reports, and never asks for it.
 
-A job is a row of nine int64, filled in by the loop, answered in place:
+A job is a row of ten int64, filled in by the loop, answered in place:
 
-    +----+--------+---------------+---------------+--------+--------+--------+------+--------+
-    | op | dir fd | name address  | data address  | length | offset | result | step | dir no |
-    +----+--------+---------------+---------------+--------+--------+--------+------+--------+
-      0      1           2               3            4        5        6       7       8
+    +----+--------+------+------+--------+--------+--------+------+----------+----------+
+    | op | dir fd | name | data | length | offset | result | step | birth fd | birth no |
+    +----+--------+------+------+--------+--------+--------+------+----------+----------+
+      0      1       2      3       4        5        6       7        8          9
 
     op      CREATE  data -> a new durable file `name` in the directory; an offset is the size of
                     the pieces that go to the disk one by one, with a rest behind each
             READ    bytes [offset, offset + length) of `name` -> the memory at data
             SIZE    nothing but the size of `name`
             REMOVE  `name` is gone afterwards; that it never was there is no failure
-    name    ends with a NUL byte
+    name    its address; it ends with a NUL byte
+    data    its address
     result  how many bytes, or minus the errno of the step that failed
     step    the system call that failed, if one did
-    dir no  of the open directory; unlike its descriptor, no other has it afterwards
+    birth   of CREATE: the directory in which the file is made before it has a name, by descriptor
+            and by number; unlike its descriptor, no other directory has its number afterwards
 
 A thread reads the row's number (int32) from its inbox, and writes it to its outbox when done.
 A negative number, or the inbox's end, ends the thread.
 
-To make a file can take longer than to sync it (ext4 without a journal looks for an inode that was
-not deleted lately). So a thread that has put an object makes the file of its next one, in the same
-directory, behind its answer. Bulk work has no such hurry, and changes directories.
+To make a file takes a while, and can take longer than to sync it (`nursery` says when). So a thread
+that has put an object makes the file of its next one, in the same directory, behind its answer.
+Bulk work has no such hurry, and changes directories.
 """
 
 import errno
@@ -45,8 +47,8 @@ from bourn.limits import PIECE_REST_US
 
 Jobs = npt.NDArray[np.int64]
 
-OP, DIR_FD, NAME, DATA, LENGTH, OFFSET, RESULT, STEP, DIR_NUMBER = range(9)
-JOB_FIELDS: Final = 9
+OP, DIR_FD, NAME, DATA, LENGTH, OFFSET, RESULT, STEP, BIRTH_FD, BIRTH_NUMBER = range(10)
+JOB_FIELDS: Final = 10
 MESSAGE_BYTES: Final = 4
 
 CREATE: Final = 1
@@ -54,8 +56,8 @@ READ: Final = 2
 SIZE: Final = 3
 REMOVE: Final = 4
 
-# What a thread has ready: a file for the next put into a directory, and a descriptor of its own of
-# that directory, which the loop may close once it has its answer.
+# What a thread has ready: a file for the next put, and a descriptor of its own of the directory in
+# which it was made, since the loop may close that once it has its answer.
 READY_FILE, READY_DIR_FD, READY_DIR_NUMBER = range(3)
 READY_FIELDS: Final = 3
 
@@ -155,11 +157,11 @@ def _create(job: Jobs, scratch: npt.NDArray[np.uint8], ready: Jobs) -> int:
     Returns the file's descriptor, to be closed behind the answer; negative if there is none.
     """
     descriptor = -1
-    if ready[READY_DIR_NUMBER] == job[DIR_NUMBER]:
+    if ready[READY_DIR_NUMBER] == job[BIRTH_NUMBER]:
         descriptor, ready[READY_FILE] = ready[READY_FILE], -1
     if descriptor < 0:
         # scratch[0:2] is ".", scratch[2:] the path of a descriptor
-        descriptor = _c_openat(job[DIR_FD], scratch.ctypes.data, _OPEN_TEMPORARY, _MODE)
+        descriptor = _c_openat(job[BIRTH_FD], scratch.ctypes.data, _OPEN_TEMPORARY, _MODE)
     if descriptor < 0:
         _fail(job, STEP_OPEN)
         return -1
@@ -187,14 +189,14 @@ def _forget(ready: Jobs) -> None:
 
 @compiled
 def _stay_in_directory(job: Jobs, ready: Jobs) -> None:
-    """Get ready to make files where this one is put; before its answer, while that is open."""
+    """Get ready to make files where this one was made; before its answer, while that is open."""
     if job[STEP] != STEP_NONE or job[OFFSET] > 0:
         _forget(ready)
-    elif ready[READY_DIR_NUMBER] != job[DIR_NUMBER]:
+    elif ready[READY_DIR_NUMBER] != job[BIRTH_NUMBER]:
         _forget(ready)
-        directory = _c_fcntl(job[DIR_FD], _DUPLICATE, 0)
+        directory = _c_fcntl(job[BIRTH_FD], _DUPLICATE, 0)
         if directory >= 0:
-            ready[READY_DIR_FD], ready[READY_DIR_NUMBER] = directory, job[DIR_NUMBER]
+            ready[READY_DIR_FD], ready[READY_DIR_NUMBER] = directory, job[BIRTH_NUMBER]
 
 
 @compiled

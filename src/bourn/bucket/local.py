@@ -16,6 +16,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from bourn.bucket import kernel
 from bourn.bucket.disk import Directory, Disk, SyncFailed, Syscalls
+from bourn.bucket.nursery import Nursery
 from bourn.bucket.port import Data, ObjectInfo, check_key, check_listing, check_range
 from bourn.bucket.workers import Answer, Workers
 from bourn.errors import BucketError, BucketRefused, BucketUnavailable, ObjectExists, ObjectMissing
@@ -87,6 +88,8 @@ class LocalBucket:
         nameless = self._readers is not None and self._disk.makes_nameless_files()
         self._writers = Workers(threads, urgent=not gentle) if nameless else None
         self._piece_bytes = GENTLE_PIECE_BYTES if gentle else 0
+        # Who puts rarely, and takes its time, may as well make its files where they belong.
+        self._nursery = Nursery(self._disk) if self._writers is not None and not gentle else None
         self._broken = ""
         self._closed = False
 
@@ -160,6 +163,8 @@ class LocalBucket:
         for workers in (self._writers, self._readers):
             if workers is not None:
                 await workers.close()
+        if self._nursery is not None:
+            self._nursery.close()
         for directory in (*self._directories.values(), self._disk.top):
             directory.close()
         self._directories.clear()
@@ -204,11 +209,21 @@ class LocalBucket:
     async def _create(self, directory: Directory, name: str, data: Data) -> None:
         if self._writers is None:
             await self._run(name, self._disk.create, directory, name, data)
-        else:
-            created = self._writers.create(
-                directory, name.encode(), data, piece_bytes=self._piece_bytes
-            )
-            _check(await created)
+            return
+        write = partial(
+            self._writers.create, directory, name.encode(), data, piece_bytes=self._piece_bytes
+        )
+        if (nursery := self._nursery) is None:
+            _check(await write())
+            return
+        if nursery.is_due():
+            asyncio.get_running_loop().run_in_executor(self._pool, nursery.renew)
+        birth = nursery.birth_for(directory)
+        answer = await write(birth=birth)
+        if birth is not directory and nursery.has_failed(birth, directory, answer):
+            self._check_open(name)
+            answer = await write()
+        _check(answer)
 
     async def _replace(self, directory: Directory, name: str, data: Data) -> None:
         await self._run(name, self._disk.replace, directory, name, data)

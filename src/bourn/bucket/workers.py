@@ -56,6 +56,7 @@ class _Job(NamedTuple):
     length: int
     offset: int
     kept: Any  # what the address belongs to
+    birth: Directory  # where a new file is made, before it is linked into `directory`
 
 
 class Workers:
@@ -90,15 +91,23 @@ class Workers:
             thread.start()
 
     def create(
-        self, directory: Directory, name: bytes, data: Data, *, piece_bytes: int = 0
+        self,
+        directory: Directory,
+        name: bytes,
+        data: Data,
+        *,
+        birth: Directory | None = None,
+        piece_bytes: int = 0,
     ) -> asyncio.Future[Answer]:
-        """Create a durable file in the open directory.
+        """Create a durable file in the open directory; it is made there, or in `birth`, and linked.
 
         Where `piece_bytes` is given, it goes to the disk in such pieces, with a rest behind each.
         """
         view = np.frombuffer(data, np.uint8) if len(data) else None
         address = 0 if view is None else view.ctypes.data
-        return self._submit(kernel.CREATE, directory, name, address, len(data), piece_bytes, view)
+        return self._submit(
+            kernel.CREATE, directory, name, address, len(data), piece_bytes, view, birth
+        )
 
     def size(self, directory: Directory, name: bytes) -> asyncio.Future[Answer]:
         """Find out how long a file is."""
@@ -142,13 +151,24 @@ class Workers:
         length: int,
         offset: int,
         kept: object,
+        birth: Directory | None = None,
     ) -> asyncio.Future[Answer]:
         if self._ended:  # its pipes may be anybody's files by now
             raise OSError(errno.ESHUTDOWN, "the bucket is closed")
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._attach(loop)
-        job = _Job(loop.create_future(), operation, directory, name, address, length, offset, kept)
+        job = _Job(
+            loop.create_future(),
+            operation,
+            directory,
+            name,
+            address,
+            length,
+            offset,
+            kept,
+            directory if birth is None else birth,
+        )
         if self._free:
             self._start(job)
         else:
@@ -169,7 +189,8 @@ class Workers:
             job.offset,
             0,
             0,
-            job.directory.number,
+            job.birth.descriptor,
+            job.birth.number,
         )
         os.write(self._inbox, _MESSAGE.pack(row))
 
