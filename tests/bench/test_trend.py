@@ -97,6 +97,13 @@ def test_latency_that_drifts_is_told():
     assert found["verdict"] == "LATENCY DRIFTS"
 
 
+def test_a_median_that_drifts_under_a_p99_that_does_not_is_told():
+    found = samples()
+    for number, sample in enumerate(found):
+        sample["append_p50_ms"] += number / 360
+    assert judged(found, 100.0, 5000.0)["verdict"] == "LATENCY DRIFTS"
+
+
 def test_a_fall_is_no_growth():
     assert judged(samples(growth_per_hour=-100), 0.0, 5000.0)["is_good"]
 
