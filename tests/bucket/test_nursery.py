@@ -112,9 +112,9 @@ def test_directories_of_processes_that_are_gone_are_removed_and_those_in_use_are
 def test_a_directory_on_another_file_system_makes_its_own_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = Path(tempfile.mkdtemp(dir=SHARED_MEMORY))
-    if elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+    if SHARED_MEMORY.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("the tests' own files lie there too")
+    elsewhere = Path(tempfile.mkdtemp(dir=SHARED_MEMORY))
 
     async def scenario(name: str) -> None:
         bucket = LocalBucket(tmp_path, threads=1)

@@ -68,6 +68,7 @@ class Directory:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.number = next(self._numbers)  # its own for ever, where descriptors are given again
+        self.is_served: bool | None = None  # by a `nursery`, or makes its own files; None: not seen
 
     def __del__(self) -> None:
         self.close()

@@ -32,8 +32,6 @@ class Nursery:
         self._made: list[tuple[str, Directory]] = []  # the newest last
         self._left = 0
         self._is_renewing = False
-        # By the number of a directory: whether its files are made here, or in itself.
-        self._serves: dict[int, bool] = {}
         self.renew()
 
     def is_due(self) -> bool:
@@ -48,10 +46,9 @@ class Nursery:
         if not self._made:
             return directory
         birth = self._made[-1][1]
-        serves = self._serves.get(directory.number)
-        if serves is None:
-            serves = self._serves[directory.number] = _handed_down(directory) == _handed_down(birth)
-        if not serves:
+        if directory.is_served is None:
+            directory.is_served = _handed_down(directory) == _handed_down(birth)
+        if not directory.is_served:
             return directory
         self._left -= 1
         return birth
@@ -63,7 +60,7 @@ class Nursery:
                 self._left = 0  # somebody has removed it, say: have another one soon
             return True
         if answer.step == kernel.STEP_LINK and answer.errno == errno.EXDEV:
-            self._serves[directory.number] = False  # of another project's quota, say
+            directory.is_served = False  # of another project's quota, say
             return True
         return False
 
