@@ -163,6 +163,9 @@ ANSWER_BYTES_KEPT_MAX: Final = 64 * KIB
 READ_AHEAD_BYTES: Final = 8 * MIB
 READ_AHEAD_REQUESTS: Final = 16
 READ_AHEAD_REMOTE: Final = 2  # times as much where every request waits for a network
+READ_TOGETHER_BYTES_MAX: Final = 16 * KIB  # of a run: smaller neighbours come by one request,
+READ_TOGETHER_RUNS: Final = 64  # so many of them
+READ_TURN_PARTS: Final = 32  # gathered by one turn of the loop: a millisecond
 READ_AHEAD_PARTS: Final = 4  # taken of what was read ahead, before more of it is asked for
 CONFIG_POOL_ENTRIES_MAX: Final = 4096  # distinct configs that stream rows share
 GIVE_BACK_LOOK_SECS: Final = 5.0  # from one look for memory that a burst has left to the next
@@ -283,7 +286,8 @@ BUCKET_PREFIX_BYTES_MAX: Final = 255
 LIST_PAGE_KEYS: Final = 1000
 LOCAL_THREADS: Final = 8  # for writing, and as many for reading
 LOCAL_THREADS_MAX: Final = 64
-LOCAL_JOBS_MAX: Final = 256  # handed to the threads at once; more wait in line
+LOCAL_JOBS_MAX: Final = 1024  # handed to the threads at once; more wait in line
+LOCAL_CHAIN_MAX: Final = 64  # small reads that one thread does one behind the other
 LOCAL_DIRECTORIES_OPEN_MAX: Final = 128
 NURSERY_FILES: Final = 4096  # made in one directory; half of what a group of ext4's inodes holds
 GENTLE_PIECE_BYTES: Final = 256 * KIB  # of a large object, put beside a server on its disk
@@ -298,6 +302,8 @@ assert BATCH_RECORDS_MAX <= READ_BATCH_RECORDS_MAX, "a full batch must be readab
 assert RECORD_METERED_BYTES_MAX <= BATCH_METERED_BYTES_MAX, "a full record must fit a batch"
 assert 2 * BATCH_METERED_BYTES_MAX <= FRAME_LENGTH_MAX, "a full batch of bodies must fit a frame"
 assert 2 + FENCING_TOKEN_BYTES_MAX + 1 + 10 <= CONDITIONS_BYTES_MAX
+assert READ_TOGETHER_RUNS <= LOCAL_CHAIN_MAX <= LOCAL_JOBS_MAX
+assert 2 * READ_TOGETHER_RUNS * READ_TOGETHER_BYTES_MAX <= READ_CACHE_BYTES // 2, "two are ahead"
 assert COMMIT_SPLIT_BYTES <= COMMIT_SPLIT_BYTES_MAX
 assert 2 * (COMMIT_SPLIT_BYTES_MAX + 4 * BATCH_METERED_BYTES_MAX) < COMMIT_BYTES_MAX
 assert (

@@ -14,6 +14,7 @@ from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Bucket
 from bourn.clock import ManualClock
 from bourn.engine.node import Node
+from bourn.engine.tail_cache import unpacked
 from bourn.errors import Unwritten
 from bourn.log.cursor import FromSeqNum, FromTailOffset, FromTimestamp, ReadRequest, make_request
 from bourn.model.record import Record, SequencedRecord, StreamPosition, metered_bytes
@@ -29,6 +30,7 @@ from tests.engine.harness import (
     trim,
     turns,
 )
+from tests.engine.test_together import NO_TAIL, ManyBucket
 from tests.support import BASIN, STREAM, batch, from_start, node_on, read_all, run, with_stream
 
 CACHED = EngineSettings()
@@ -158,8 +160,10 @@ def made(step: Append, serial: int) -> list[Record]:
 class Replica:
     """A node that can be restarted on its bucket."""
 
-    def __init__(self, settings: EngineSettings, clock: ManualClock) -> None:
-        self.bucket = MemoryBucket()
+    def __init__(
+        self, settings: EngineSettings, clock: ManualClock, bucket: MemoryBucket | None = None
+    ) -> None:
+        self.bucket = bucket or MemoryBucket()
         self.settings = settings
         self.clock = clock
         self.node: Node | None = None
@@ -185,6 +189,7 @@ async def compare(steps: list[object]) -> None:
     clock = ManualClock(200)
     model = Listed(clock.now_ms())
     replicas = [Replica(settings, clock) for settings in (CACHED, UNCACHED, SMALL)]
+    replicas.append(Replica(NO_TAIL, clock, ManyBucket()))
     for replica in replicas:
         await with_stream(await replica.start())
     for serial, step in enumerate(steps):
@@ -352,9 +357,9 @@ def test_large_batches_in_memory_are_views_of_the_object_that_was_put() -> None:
             await append_large_and_small(node)
             held = [
                 entry
-                for _, streams in node.term.tail_cache._commits.values()
-                for entries in streams.values()
-                for entry in entries
+                for streams in node.term.tail_cache._commits.values()
+                for batches in streams.values()
+                for entry in unpacked(batches)
             ]
             large = [entry.payload for entry in held if entry.count == 2]
             assert [bytes(payload) for payload in large] == [LARGE.payload] * 3
@@ -367,7 +372,7 @@ def test_large_batches_in_memory_are_views_of_the_object_that_was_put() -> None:
     run(scenario())
 
 
-def test_what_is_read_back_from_memory_is_not_copied() -> None:
+def test_what_is_large_and_read_back_from_memory_is_not_copied() -> None:
     bucket = MemoryBucket()
 
     async def scenario() -> None:
@@ -375,10 +380,12 @@ def test_what_is_read_back_from_memory_is_not_copied() -> None:
             await append_large_and_small(node)
             found = (await read_one(node, seq_num=0)).records()
             assert [len(record.body) for record in found] == [9000, 9000, 9000, 9000, 5]
-            read = [entry for _, entries in node.term.reader._read.values() for entry in entries]
+            held = node.term.reader._read.values()
+            read = [entry for part in held for entry in unpacked(part.batches)]
             assert len(read) == 3
-            for entry in read:
+            for entry in read[:2]:
                 assert isinstance(entry.payload, memoryview)
                 assert id(entry.payload.obj) in objects_of(bucket)
+            assert isinstance(read[2].payload, bytes)  # smaller than a view of it
 
     run(scenario())

@@ -1,5 +1,6 @@
 """The newest commits in memory: exact bounds, oldest out first."""
 
+import gc
 from types import SimpleNamespace
 
 import hypothesis.strategies as st
@@ -121,8 +122,21 @@ def test_a_large_encoding_is_kept_from_the_second_reader_on() -> None:
 def test_one_reader_of_much_leaves_nothing_behind() -> None:
     encoded = EncodedBatches(10 * WIRE_BYTES_LARGE)
     for seq_num in range(PLACES_ASKED_MAX + 10):
-        assert not encoded._was_asked_for((1, seq_num, 2))
+        assert not encoded._was_asked_for(seq_num)
     assert len(encoded._asked_once) == PLACES_ASKED_MAX
-    assert not encoded._was_asked_for((1, 0, 2)), "that is too long ago"
-    assert encoded._was_asked_for((1, PLACES_ASKED_MAX, 2))
-    assert not encoded._was_asked_for((1, PLACES_ASKED_MAX, 2)), "it is kept, or was let go since"
+    assert not encoded._was_asked_for(0), "that is too long ago"
+    assert encoded._was_asked_for(PLACES_ASKED_MAX)
+    assert not encoded._was_asked_for(PLACES_ASKED_MAX), "it is kept, or was let go since"
+
+
+def test_the_cycle_collector_knows_of_no_cached_batch() -> None:
+    gc.collect()
+    cache, encoded = TailCache(1 << 30), EncodedBatches(1 << 20)
+    known = len(gc.get_objects())
+    for ordinal in range(1000):
+        groups = [(stream_id, group(entry())) for stream_id in range(10)]
+        cache.add(ordinal, 100, groups)
+        encoded.wire(groups[0][1].entries[0])
+    del groups
+    assert len(gc.get_objects()) - known < 100
+    assert cache.get(999, 9) is not None

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bourn.engine.tail_cache import unpacked
 from bourn.limits import AES_GCM_SEQ_NUM_MAX
 from tests.http.clients import EVENTS, PROTO, SESSION, Api, Reply
 from tests.http.frames import Frames, append, frame, message
@@ -143,10 +144,11 @@ def everything_in_memory(server: Server) -> bytes:
     def held() -> bytes:
         term = server.node.term
         parts = [bytes(wire) for wire in term.encoded._wires.values()]
-        groups = [entries for _, entries in term.reader._read.values()]
-        for _, streams in term.tail_cache._commits.values():
-            groups += streams.values()
-        return b"".join((*parts, *(bytes(entry.payload) for group in groups for entry in group)))
+        kept = [part.batches for part in term.reader._read.values()]
+        for streams in term.tail_cache._commits.values():
+            kept += streams.values()
+        entries = [entry for batches in kept for entry in unpacked(batches)]
+        return b"".join((*parts, *(bytes(entry.payload) for entry in entries)))
 
     return server.call(held)
 

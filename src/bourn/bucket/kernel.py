@@ -5,12 +5,12 @@ of the GIL for a moment only, and takes it back before a waiting thread has woke
 system calls then takes hundreds of milliseconds (docs/adr/0003-buckets.md has the figures). Code
 compiled by numba does all of them, waits for its next job and reports, and never asks for it.
 
-A job is a row of ten int64, filled in by the loop, answered in place:
+A job is a row of eleven int64, filled in by the loop, answered in place:
 
-    +----+--------+------+------+--------+--------+--------+------+----------+----------+
-    | op | dir fd | name | data | length | offset | result | step | birth fd | birth no |
-    +----+--------+------+------+--------+--------+--------+------+----------+----------+
-      0      1       2      3       4        5        6       7        8          9
+    +----+--------+------+------+--------+--------+--------+------+----------+----------+------+
+    | op | dir fd | name | data | length | offset | result | step | birth fd | birth no | next |
+    +----+--------+------+------+--------+--------+--------+------+----------+----------+------+
+      0      1       2      3       4        5        6       7        8          9        10
 
     op      CREATE  data -> a new durable file `name` in the directory; an offset is the size of
                     the pieces that go to the disk one by one, with a rest behind each
@@ -23,6 +23,7 @@ A job is a row of ten int64, filled in by the loop, answered in place:
     step    the system call that failed, if one did
     birth   of CREATE: the directory in which the file is made before it has a name, by descriptor
             and by number; unlike its descriptor, no other directory has its number afterwards
+    next    the row to do behind this one, before the answer to both; negative: none. Only of READ
 
 A thread reads the row's number (int32) from its inbox, and writes it to its outbox when done.
 A negative number, or the inbox's end, ends the thread.
@@ -47,8 +48,8 @@ from bourn.limits import PIECE_REST_US
 
 Jobs = npt.NDArray[np.int64]
 
-OP, DIR_FD, NAME, DATA, LENGTH, OFFSET, RESULT, STEP, BIRTH_FD, BIRTH_NUMBER = range(10)
-JOB_FIELDS: Final = 10
+OP, DIR_FD, NAME, DATA, LENGTH, OFFSET, RESULT, STEP, BIRTH_FD, BIRTH_NUMBER, NEXT = range(11)
+JOB_FIELDS: Final = 11
 MESSAGE_BYTES: Final = 4
 
 CREATE: Final = 1
@@ -268,7 +269,11 @@ def serve(jobs: Jobs, inbox_fd: int, outbox_fd: int) -> None:
             continue
         if count != MESSAGE_BYTES or message[0] < 0:
             break
-        written = _do(jobs[message[0]], scratch, ready)
+        row = message[0]
+        written = _do(jobs[row], scratch, ready)
+        while jobs[row, NEXT] >= 0:
+            row = jobs[row, NEXT]
+            _do(jobs[row], scratch, ready)
         count = _c_write(outbox_fd, message.ctypes.data, MESSAGE_BYTES)
         while count < 0 and errno_location()[0] == _EINTR:
             count = _c_write(outbox_fd, message.ctypes.data, MESSAGE_BYTES)

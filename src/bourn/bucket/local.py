@@ -8,7 +8,7 @@ import asyncio
 import errno
 import itertools
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,13 @@ from typing import Final, ParamSpec, TypeVar
 from bourn.bucket import kernel
 from bourn.bucket.disk import Directory, Disk, SyncFailed, Syscalls
 from bourn.bucket.nursery import Nursery
-from bourn.bucket.port import Data, ObjectInfo, check_key, check_listing, check_range
-from bourn.bucket.workers import Answer, Workers
+from bourn.bucket.port import Data, ObjectInfo, Range, check_key, check_listing, check_range
+from bourn.bucket.workers import Answer, Read, Workers
 from bourn.errors import BucketError, BucketRefused, BucketUnavailable, ObjectExists, ObjectMissing
 from bourn.limits import (
     GENTLE_PIECE_BYTES,
     LIST_PAGE_KEYS,
+    LOCAL_CHAIN_MAX,
     LOCAL_DIRECTORIES_OPEN_MAX,
     LOCAL_THREADS,
     LOCAL_THREADS_MAX,
@@ -128,6 +129,15 @@ class LocalBucket:
             return await self._read(key, start, length)
         except OSError as error:
             raise _read_failure(key, error) from error
+
+    async def get_ranges(self, ranges: Sequence[Range]) -> list[bytes | None]:
+        """Return each range, or None where that fails; one thread reads many of them."""
+        for wanted in ranges:
+            check_range(*wanted)
+        found: list[bytes | None] = []
+        for at in range(0, len(ranges), LOCAL_CHAIN_MAX):
+            found += await self._read_each(ranges[at : at + LOCAL_CHAIN_MAX])
+        return found
 
     async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield the objects under `prefix` behind `after`, in ascending order."""
@@ -242,6 +252,26 @@ class LocalBucket:
         answer, data = await workers.read(top, name, start, length)
         _check(answer)
         return data
+
+    async def _read_each(self, ranges: Sequence[Range]) -> Sequence[bytes | None]:
+        if self._readers is None:
+            return await self._run("*", self._read_in_turn, ranges)
+        self._check_open("*")
+        reads = [Read(key.encode(), start, length) for key, start, length in ranges]
+        try:
+            answers = await self._readers.read_each(self._disk.top, reads)
+        except OSError as error:
+            raise _failure("*", error) from error
+        return [data if answer.step == kernel.STEP_NONE else None for answer, data in answers]
+
+    def _read_in_turn(self, ranges: Sequence[Range]) -> Sequence[bytes | None]:
+        found: list[bytes | None] = []
+        for key, start, length in ranges:
+            try:
+                found.append(self._disk.read(key, start, length))
+            except OSError:
+                found.append(None)
+        return found
 
     async def _run(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self._check_open(key)

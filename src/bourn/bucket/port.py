@@ -9,8 +9,8 @@ No key may be the directory of another ("a" beside "a/b"): a disk cannot hold bo
 """
 
 import re
-from collections.abc import AsyncIterator
-from typing import Final, NamedTuple, Protocol
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from bourn.errors import BucketMisuse
 from bourn.limits import OBJECT_KEY_BYTES_MAX, OBJECT_KEY_SEGMENT_BYTES_MAX
@@ -86,6 +86,23 @@ class Bucket(Protocol):
 
     async def close(self) -> None:
         """Wait for what runs and let go of every thread, file and socket; call nothing after it."""
+        ...
+
+
+class Range(NamedTuple):
+    """The bytes [start, start + length) of an object."""
+
+    key: str
+    start: int
+    length: int
+
+
+@runtime_checkable
+class ReadsMany(Protocol):
+    """A bucket that reads many small ranges for little more than one."""
+
+    async def get_ranges(self, ranges: Sequence[Range]) -> list[bytes | None]:
+        """Return each range; None for one that cannot be had: who asks for it alone is told why."""
         ...
 
 

@@ -5,6 +5,8 @@
 
 A job keeps everything it points to alive until a thread has answered it, whether or not somebody
 still waits for the answer. Jobs beyond the rows of the table wait in line, first come first served.
+
+Many small reads are one job of several rows, chained: one message each way, and one wake-up.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ import os
 import struct
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +31,7 @@ _ROW: Final = struct.Struct(f"={kernel.JOB_FIELDS}q")
 _ANSWER: Final = struct.Struct("=2q")
 _MESSAGE: Final = struct.Struct("=i")
 _END: Final = _MESSAGE.pack(-1)
+_NO_ROW: Final = -1
 
 # The C API allows writing into a bytes object that was just made this way and is not shared yet:
 # a read lands in the object that the caller gets, without a copy.
@@ -59,6 +63,24 @@ class _Job(NamedTuple):
     birth: Directory  # where a new file is made, before it is linked into `directory`
 
 
+class _Chain(NamedTuple):
+    """Reads that one thread does one behind the other; their rows are known once they have some."""
+
+    future: asyncio.Future[list[Answer]]
+    directory: Directory
+    reads: "Sequence[Read]"
+    targets: list[bytes]
+    rows: list[int]
+
+
+class Read(NamedTuple):
+    """Bytes [start, start + length) of a file."""
+
+    name: bytes
+    start: int
+    length: int
+
+
 class Workers:
     """A fixed number of threads. Belongs to one event loop at a time; start it where it is used.
 
@@ -70,8 +92,8 @@ class Workers:
         self._table = np.zeros((LOCAL_JOBS_MAX, kernel.JOB_FIELDS), np.int64)
         self._rows = self._table.data.cast("B")
         self._free = list(range(LOCAL_JOBS_MAX))
-        self._running: dict[int, _Job] = {}
-        self._waiting: deque[_Job] = deque()
+        self._running: dict[int, _Job | _Chain] = {}
+        self._waiting: deque[_Job | _Chain] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: asyncio.Future[None] | None = None
         self._ended = False
@@ -127,6 +149,19 @@ class Workers:
         whole = answer.step == kernel.STEP_NONE and answer.size_bytes == length
         return answer, target if whole else target[: answer.size_bytes]
 
+    async def read_each(
+        self, directory: Directory, reads: Sequence[Read]
+    ) -> list[tuple[Answer, bytes]]:
+        """Read as `read` does, a few small files by one job; at most LOCAL_CHAIN_MAX."""
+        loop = self._running_loop()
+        targets: list[bytes] = [_new_bytes(None, read.length) for read in reads]
+        chain = _Chain(loop.create_future(), directory, reads, targets, [])
+        self._begin(chain)
+        return [
+            (answer, target if answer.size_bytes == len(target) else target[: answer.size_bytes])
+            for answer, target in zip(await chain.future, targets, strict=True)
+        ]
+
     async def close(self) -> None:
         """Let everything handed in finish, then end the threads."""
         while self._running and self._loop is asyncio.get_running_loop():
@@ -153,13 +188,8 @@ class Workers:
         kept: object,
         birth: Directory | None = None,
     ) -> asyncio.Future[Answer]:
-        if self._ended:  # its pipes may be anybody's files by now
-            raise OSError(errno.ESHUTDOWN, "the bucket is closed")
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._attach(loop)
         job = _Job(
-            loop.create_future(),
+            self._running_loop().create_future(),
             operation,
             directory,
             name,
@@ -169,13 +199,30 @@ class Workers:
             kept,
             directory if birth is None else birth,
         )
-        if self._free:
-            self._start(job)
-        else:
-            self._waiting.append(job)
+        self._begin(job)
         return job.future
 
-    def _start(self, job: _Job) -> None:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._ended:  # its pipes may be anybody's files by now
+            raise OSError(errno.ESHUTDOWN, "the bucket is closed")
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._attach(loop)
+        return loop
+
+    def _begin(self, job: _Job | _Chain) -> None:
+        if self._waiting or not self._may_start(job):
+            self._waiting.append(job)
+        else:
+            self._start(job)
+
+    def _may_start(self, job: _Job | _Chain) -> bool:
+        return len(self._free) >= (len(job.reads) if isinstance(job, _Chain) else 1)
+
+    def _start(self, job: _Job | _Chain) -> None:
+        if isinstance(job, _Chain):
+            self._start_chain(job)
+            return
         row = self._free.pop()
         self._running[row] = job
         _ROW.pack_into(
@@ -191,26 +238,60 @@ class Workers:
             0,
             job.birth.descriptor,
             job.birth.number,
+            _NO_ROW,
         )
+        os.write(self._inbox, _MESSAGE.pack(row))
+
+    def _start_chain(self, chain: _Chain) -> None:
+        descriptor = chain.directory.descriptor
+        row = _NO_ROW
+        for read, target in zip(reversed(chain.reads), reversed(chain.targets), strict=True):
+            behind, row = row, self._free.pop()
+            chain.rows.append(row)
+            _ROW.pack_into(
+                self._rows,
+                row * _ROW.size,
+                kernel.READ,
+                descriptor,
+                _address_of_bytes(read.name),
+                _address_of_bytes(target),
+                read.length,
+                read.start,
+                0,
+                0,
+                descriptor,
+                _NO_ROW,
+                behind,
+            )
+        chain.rows.reverse()
+        self._running[row] = chain
         os.write(self._inbox, _MESSAGE.pack(row))
 
     def _on_answers(self) -> None:
         messages = os.read(self._outbox, LOCAL_JOBS_MAX * kernel.MESSAGE_BYTES)
         for (row,) in _MESSAGE.iter_unpack(messages):
             job = self._running.pop(row)
-            result, step = _ANSWER.unpack_from(
-                self._rows, row * _ROW.size + kernel.RESULT * self._table.itemsize
-            )
-            self._free.append(row)
-            if not job.future.done():
-                answer = Answer(result) if step == kernel.STEP_NONE else Answer(0, -result, step)
-                job.future.set_result(answer)
-        while self._free and self._waiting:
-            job = self._waiting.popleft()
-            if not job.future.done():
-                self._start(job)
+            if isinstance(job, _Chain):
+                answers = [self._answer(one) for one in job.rows]
+                if not job.future.done():
+                    job.future.set_result(answers)
+            else:
+                answer = self._answer(row)
+                if not job.future.done():
+                    job.future.set_result(answer)
+        while self._waiting and self._may_start(self._waiting[0]):
+            waiting = self._waiting.popleft()
+            if not waiting.future.done():
+                self._start(waiting)
         if not self._running and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
+
+    def _answer(self, row: int) -> Answer:
+        """Take the answer of a row, which is free from here on."""
+        at = row * _ROW.size + kernel.RESULT * self._table.itemsize
+        result, step = _ANSWER.unpack_from(self._rows, at)
+        self._free.append(row)
+        return Answer(result) if step == kernel.STEP_NONE else Answer(0, -result, step)
 
     def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
         self._detach()

@@ -4,11 +4,11 @@ A put that was given up may still take effect, as after every `BucketUnavailable
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from typing import Final, TypeVar
 
 from bourn.bucket.memory import MemoryBucket
-from bourn.bucket.port import Bucket, Data, ObjectInfo
+from bourn.bucket.port import Bucket, Data, ObjectInfo, Range, ReadsMany
 from bourn.clock import Clock
 from bourn.errors import BucketUnavailable
 from bourn.settings import EngineSettings
@@ -77,6 +77,17 @@ class BoundedBucket:
         """Return a part of the object, or fail."""
         secs = self._attempt_secs + length / BYTES_PER_SEC_MIN
         return await self._within(secs, key, self._inner.get_range(key, start, length))
+
+    @property
+    def reads_many(self) -> bool:
+        """Whether `get_ranges` may be called."""
+        return isinstance(self._inner, ReadsMany)
+
+    async def get_ranges(self, ranges: Sequence[Range]) -> list[bytes | None]:
+        """Return the ranges that can be had, or fail."""
+        assert isinstance(self._inner, ReadsMany)
+        secs = self._attempt_secs + sum(length for _, _, length in ranges) / BYTES_PER_SEC_MIN
+        return await self._within(secs, ranges[0].key, self._inner.get_ranges(ranges))
 
     async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield the objects, or fail; the time counts anew for each."""

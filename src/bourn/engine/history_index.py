@@ -109,7 +109,7 @@ class Stretch(NamedTuple):
     @property
     def key(self) -> tuple[int, int]:
         """What it is known by in the caches, where a run has its commit and its stream."""
-        return -self.segment.number, self.place
+        return self.segment.number, self.place
 
     @property
     def length(self) -> int:

@@ -20,7 +20,7 @@ from bourn.engine.gather import Collected, Gather
 from bourn.engine.history import History
 from bourn.engine.history_index import Stretch
 from bourn.engine.stream import Stream
-from bourn.engine.tail_cache import EncodedBatches, TailCache
+from bourn.engine.tail_cache import EncodedBatches, TailCache, unpacked
 from bourn.errors import BournError, BucketError, Damaged, ObjectMissing, StorageFailed
 from bourn.layout.entry import NEVER_S, Entry
 from bourn.layout.runs import Run
@@ -29,6 +29,9 @@ from bourn.limits import (
     READ_AHEAD_PARTS,
     READ_AHEAD_REMOTE,
     READ_AHEAD_REQUESTS,
+    READ_TOGETHER_BYTES_MAX,
+    READ_TOGETHER_RUNS,
+    READ_TURN_PARTS,
 )
 from bourn.log.cursor import Cursor
 from bourn.log.epochs import EpochMap
@@ -75,7 +78,11 @@ class LogReader(Fetches):
             is_sealed=stream.row.cipher is not None,
         )
         full = False
+        parts = 0
         while gather.position < end and not full and not gather.is_sated:
+            parts += 1
+            if parts % READ_TURN_PARTS == 0:
+                await self._clock.sleep(0)  # others want their turn too
             try:
                 full = await self._take_part(stream, gather, end, now_ms)
             except (Damaged, StorageFailed):
@@ -210,29 +217,67 @@ class LogReader(Fetches):
         """Return a part's batches; with `gather`, begin to fetch what it will ask for next."""
         key = key_of(part, stream.id)
         was_ahead = key in self._unasked
+        is_small = self._many is not None and _is_small(part)
+        bundle_end = self._edges.get(key)
         held = self._held(stream, part)
+        if bundle_end is not None and gather is not None:
+            self._fetch_neighbours(stream, bundle_end, gather)
         if held is not None:
-            if was_ahead and gather is not None:
+            if was_ahead and gather is not None and not is_small:
                 self._taken_ahead += 1
                 if self._taken_ahead % READ_AHEAD_PARTS == 0:  # a walk over all that is ahead
                     self._read_ahead(stream, part, gather)
             return held
+        if is_small and gather is not None:
+            behind = self._fetch_neighbours(stream, part.first_seq_num, gather)
+            if behind:
+                self._fetch_neighbours(stream, behind, gather)
+            return await self._fetch(stream.id, part)
         self._asked_for(key)
         self._start_fetch(stream.id, part)
         if gather is not None:
             self._read_ahead(stream, part, gather)
         return await self._fetch(stream.id, part)
 
+    def _fetch_neighbours(self, stream: Stream, seq_num: int, gather: Gather) -> int:
+        """Begin to fetch the small runs from a position on, by one request; returns their end.
+
+        That is as far as the read wants them and nobody has them yet; 0 where that is nowhere.
+        Whoever takes the first of them has those behind them fetched.
+        """
+        runs, stream_id = stream.runs, stream.id
+        wanted: list[Run] = []
+        metered_bytes = 0
+        for at in range(runs.find_seq(seq_num), len(runs)):
+            run = runs.row(at)
+            if (
+                not _is_small(run)
+                or run.first_seq_num >= stream.tail.seq_num
+                or not gather.wants(run, run.first_seq_num - gather.position, metered_bytes)
+                or self._tail_cache.get(run.commit, stream_id) is not None
+                or self._is_known(key_of(run, stream_id))
+            ):
+                break
+            wanted.append(run)
+            metered_bytes += run.metered
+            if len(wanted) == READ_TOGETHER_RUNS:
+                break
+        if not self._fetch_together(stream_id, wanted):
+            return 0
+        end = wanted[-1].end_seq_num
+        self._edges[key_of(wanted[0], stream_id)] = end
+        return end
+
     def _held(self, stream: Stream, part: Part) -> list[Entry] | None:
         """Return a part's batches where they are in memory."""
         key = key_of(part, stream.id)
-        cached = None if isinstance(part, Stretch) else self._tail_cache.get(*key)
+        cached = None if isinstance(part, Stretch) else self._tail_cache.get(part.commit, stream.id)
         if cached is None:
             held = self._read.get(key)
             if held is None:
                 return None
             self._read.move_to_end(key)
-            cached = held[1]
+            cached = unpacked(held.batches)
             if self._asked_for(key):  # which was counted as a fetch
                 return cached
         self.hits += 1
@@ -266,6 +311,11 @@ class LogReader(Fetches):
                 yield older
         for at in range(runs.find_seq(end), len(runs)):
             yield runs.row(at)
+
+
+def _is_small(part: Part) -> bool:
+    """Whether it is worth a request for its neighbours too."""
+    return isinstance(part, Run) and part.length <= READ_TOGETHER_BYTES_MAX
 
 
 def _first_of(older: Stretch | None, run: Run | None) -> Part | None:

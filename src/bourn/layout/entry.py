@@ -49,6 +49,7 @@ _U64: Final = struct.Struct("<Q")
 _ONE: Final = struct.Struct("<IBBHQQQQQIIIIQ")  # the fields and one timestamp
 HEADER_BYTES: Final = _CHECKSUM.size + _FIELDS.size
 BATCH_OVERHEAD_BYTES: Final = HEADER_BYTES + _U64.size
+OWN_BYTES_MAX: Final = 4096  # of a payload: smaller ones weigh less than a view of what was read
 
 Buffer = bytes | bytearray | memoryview
 
@@ -181,12 +182,14 @@ def decode_entry(data: memoryview, offset: int, key: str) -> tuple[int, Entry | 
     payload_at = columns_at + stamps
     if length < HEADER_BYTES + stamps or end > len(data):
         raise Damaged(key, f"the entry at byte {offset} has a wrong length")
-    payload = data[payload_at:end]
+    payload: bytes | memoryview = data[payload_at:end]
     seed = xxh3_64_intdigest(data[offset + 8 : payload_at])
     if xxh3_64_intdigest(payload, seed) != _CHECKSUM.unpack_from(data, offset)[0]:
         raise Damaged(key, f"the entry at byte {offset} fails its checksum")
     if kind == KIND_CHANGE:
         return end, bytes(payload)
+    if len(payload) < OWN_BYTES_MAX:
+        payload = bytes(payload)
     if kind != KIND_BATCH or count == 0 or len(payload) < 8 * count:
         raise Damaged(key, f"the entry at byte {offset} has an unknown kind or shape")
     timestamps: int | U64Array
