@@ -27,7 +27,17 @@ from tests.s3server import NotHere, built_versitygw
 REPOSITORY: Final = Path(__file__).resolve().parent.parent.parent
 RESULTS: Final = REPOSITORY / "bench" / "results" / "versus.json"
 INTERRUPTED: Final = 130
-GROUPS: Final = ("bench", "light", "ack", "streams", "followers", "replay", "unary", "sessions")
+GROUPS: Final = (
+    "bench",
+    "light",
+    "ack",
+    "same",
+    "streams",
+    "followers",
+    "replay",
+    "unary",
+    "sessions",
+)
 
 Results = list[tuple[table.Result, loads.Load]]
 

@@ -21,6 +21,8 @@ RECORD_BYTES: Final = 256
 REPLAY_RECORDS: Final = 200
 REPLAY_BODY: Final = 1024
 SESSIONS: Final = 500
+SAME_MIB_PER_S: Final = 30
+SAME_SECS: Final = 20.0
 SET_UP_AT_ONCE: Final = 32  # where every call waits for a store far away, minutes otherwise
 
 
@@ -64,6 +66,7 @@ def loads(seconds: float, long_seconds: float) -> list[Load]:
     """All of them, in the order of the issue's letters."""
     return [
         *_full_speed(seconds),
+        _same_work(),
         *_streams(long_seconds),
         *_fan_out(seconds),
         *_replays(),
@@ -98,6 +101,22 @@ def _full_speed(seconds: float) -> list[Load]:
             ("ack", "s2 bench", "8 KiB, 1 MiB/s", 8192, "1", acks),
         )
     ]
+
+
+def _same_work() -> Load:
+    """As much for both, at a rate that both keep: what that takes, and what it leaves in memory."""
+    return Load(
+        "same",
+        f"s2 bench, 8 KiB, {SAME_MIB_PER_S} MiB/s for {SAME_SECS:.0f} s",
+        benches.measure,
+        {"tool": "s2 bench", "size": 8192, "rate": str(SAME_MIB_PER_S), "seconds": SAME_SECS},
+        (
+            Compared("ack_p50_ms", "ack p50 ms"),
+            Compared("ack_p99_ms", "ack p99 ms"),
+            Compared("catchup_mib_per_s", "catch-up MiB/s", more_is_better=True, goal=2.0),
+            Compared("peak_mb", "peak memory MB", goal=2.0),
+        ),
+    )
 
 
 def _streams(seconds: float) -> list[Load]:

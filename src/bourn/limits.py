@@ -290,6 +290,12 @@ LOCAL_JOBS_MAX: Final = 1024  # handed to the threads at once; more wait in line
 LOCAL_CHAIN_MAX: Final = 64  # small reads that one thread does one behind the other
 LOCAL_DIRECTORIES_OPEN_MAX: Final = 128
 NURSERY_FILES: Final = 4096  # made in one directory; half of what a group of ext4's inodes holds
+SPOOL_BYTES: Final = 1024 * MIB  # of newest commits of a remote bucket on a disk of this machine
+SPOOL_BYTES_MIN: Final = 64 * MIB  # less is not worth it
+SPOOL_DISK_SHARE: Final = 4  # it takes at most this part of the space that is free
+SPOOL_OBJECT_SHARE: Final = 4  # and an object at most this part of it
+SPOOL_PENDING_BYTES_MAX: Final = 64 * MIB  # that wait for the disk; beyond, they are left out
+SPOOL_READERS: Final = 4
 GENTLE_PIECE_BYTES: Final = 256 * KIB  # of a large object, put beside a server on its disk
 PIECE_REST_US: Final = 4_000  # behind each: 64 MB/s for every writer
 REMOTE_CONNECT_TIMEOUT_SECS: Final = 5.0
@@ -305,6 +311,8 @@ assert 2 + FENCING_TOKEN_BYTES_MAX + 1 + 10 <= CONDITIONS_BYTES_MAX
 assert READ_TOGETHER_RUNS <= LOCAL_CHAIN_MAX <= LOCAL_JOBS_MAX
 assert 2 * READ_TOGETHER_RUNS * READ_TOGETHER_BYTES_MAX <= READ_CACHE_BYTES // 2, "two are ahead"
 assert COMMIT_SPLIT_BYTES <= COMMIT_SPLIT_BYTES_MAX
+assert COMMIT_BYTES_MAX <= SPOOL_PENDING_BYTES_MAX
+assert COMMIT_SPLIT_BYTES_MAX <= SPOOL_BYTES_MIN // SPOOL_OBJECT_SHARE
 assert 2 * (COMMIT_SPLIT_BYTES_MAX + 4 * BATCH_METERED_BYTES_MAX) < COMMIT_BYTES_MAX
 assert (
     3 * BATCH_METERED_BYTES_MAX  # a header of 3 metered bytes takes at most 9

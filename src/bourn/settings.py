@@ -19,6 +19,8 @@ from bourn.limits import (
     LIMIT_APPEND_BYTES_MIN,
     PORT_MAX,
     READ_CACHE_BYTES,
+    SPOOL_BYTES,
+    SPOOL_BYTES_MIN,
     TAIL_CACHE_LOCAL_BYTES,
     TAIL_CACHE_REMOTE_BYTES,
 )
@@ -52,7 +54,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     rebuild_wait_secs: float = 4.0  # how long a request waits for a node that rebuilds itself
     epoch_poll_secs: float = 1.0
     history_poll_secs: float | None = None  # 1 on memory and local disk, 5 on remote buckets
-    tail_cache_bytes: int | None = None  # 96 MiB on memory and local disk, 256 on remote buckets
+    tail_cache_bytes: int | None = None  # 96 MiB; 256 on remote buckets without a spool
     read_cache_bytes: int = READ_CACHE_BYTES
     encoded_cache_bytes: int = ENCODED_CACHE_BYTES
     housekeeping_secs: float = 1.0
@@ -88,7 +90,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             if quota is not None and quota < 0:
                 raise ValueError(f"{name} must be 0 or more; leave it out for no quota")
 
-    def resolved(self, *, remote: bool) -> "EngineSettings":
+    def resolved(self, *, remote: bool, spooled: bool = False) -> "EngineSettings":
         """Return the settings with every `None` decided."""
         flush = self.flush_interval_ms
         depth = self.commits_in_flight
@@ -101,7 +103,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             poll_secs = HISTORY_POLL_SECS_REMOTE if remote else HISTORY_POLL_SECS_LOCAL
         cache_bytes = self.tail_cache_bytes
         if cache_bytes is None:
-            cache_bytes = TAIL_CACHE_REMOTE_BYTES if remote else TAIL_CACHE_LOCAL_BYTES
+            is_far = remote and not spooled
+            cache_bytes = TAIL_CACHE_REMOTE_BYTES if is_far else TAIL_CACHE_LOCAL_BYTES
         return msgspec.structs.replace(
             self,
             flush_interval_ms=flush,
@@ -173,6 +176,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     root_token: str = ""  # the one that may do everything; if empty, that of an earlier start
     audit_log: str = ""  # a file; "-" is standard error
     log_level: str = "info"
+    spool_bytes: int = SPOOL_BYTES  # of a remote bucket; 0: none
+    spool_directory: str = ""  # if empty, the system's for temporary files
     pipeline: str = ""  # off, local or a Spark master; if empty, local where it can be
     pipeline_backlog: int = PIPELINE_BACKLOG_BYTES  # as PipelineSettings.backlog_bytes
     pipeline_age: float = PIPELINE_AGE_SECS  # as PipelineSettings.age_secs
@@ -198,6 +203,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         if bool(self.tls_cert) is not bool(self.tls_key):
             raise ValueError("tls_cert and tls_key belong together: give both files")
         self._check_pipeline()
+        self._check_spool()
         if self.auth is False and self.root_token:
             raise ValueError("root_token and no auth exclude each other: keep one of them")
         if self.tls_self and self.tls_cert:
@@ -217,6 +223,10 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.pipeline_backlog < 1:
             raise ValueError("pipeline_backlog must be at least 1")
+
+    def _check_spool(self) -> None:
+        if 0 < self.spool_bytes < SPOOL_BYTES_MIN:
+            raise ValueError(f"spool_bytes must be at least {SPOOL_BYTES_MIN}, or 0 for none")
 
     @property
     def is_encrypted(self) -> bool:

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import ssl
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -22,6 +23,7 @@ import uvloop
 
 from bourn.bucket.location import Location
 from bourn.bucket.port import Bucket
+from bourn.bucket.spool import SpooledBucket, open_spool
 from bourn.cli import render
 from bourn.cli.access import open_audit_log, prepare_access, say_access
 from bourn.cli.config import load_settings
@@ -148,7 +150,7 @@ async def opened_app(plan: Plan, clock: SystemClock) -> AsyncIterator[Opened]:
     """Open the bucket and the node, apply the spec, and close them again behind the block."""
     settings = plan.settings
     open_audit_log(settings.audit_log)
-    bucket = await _open_bucket(plan.location, clock)
+    bucket = spooled(await _open_bucket(plan.location, clock), settings)
     try:
         node = await _open_node(bucket, plan, clock)
         try:
@@ -214,6 +216,20 @@ async def _open_bucket(location: Location, clock: SystemClock) -> Bucket:
             return await asyncio.to_thread(location.open)
     except BucketRefused as error:
         raise Misused(f"cannot open the bucket: {error.message}") from None
+
+
+def spooled(bucket: Bucket, settings: ServeSettings) -> Bucket:
+    """Return the bucket, with its newest commits on this machine where it is a remote one."""
+    if not bucket.is_remote or not settings.spool_bytes:
+        return bucket
+    directory = Path(settings.spool_directory or tempfile.gettempdir())
+    spool = open_spool(directory, settings.spool_bytes)
+    if isinstance(spool, str):
+        if settings.spool_directory:
+            raise Misused(f"spool_directory: {spool}: name another one, or --spool-bytes 0")
+        render.note(f"no spool: {spool}; --spool-directory names another place")
+        return bucket
+    return SpooledBucket(bucket, spool)
 
 
 async def _open_node(bucket: Bucket, plan: Plan, clock: SystemClock) -> Node:

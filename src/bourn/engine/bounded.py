@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Bucket, Data, ObjectInfo, Range, ReadsMany
+from bourn.bucket.spool import SpooledBucket
 from bourn.clock import Clock
 from bourn.errors import BucketUnavailable
 from bourn.settings import EngineSettings
@@ -77,6 +78,11 @@ class BoundedBucket:
         """Return a part of the object, or fail."""
         secs = self._attempt_secs + length / BYTES_PER_SEC_MIN
         return await self._within(secs, key, self._inner.get_range(key, start, length))
+
+    def forget_copy(self, key: str) -> None:
+        """Ask for the object itself the next time, where there is a copy of it."""
+        if isinstance(self._inner, SpooledBucket):
+            self._inner.forget_copy(key)
 
     @property
     def reads_many(self) -> bool:

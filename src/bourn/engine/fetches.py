@@ -69,7 +69,7 @@ class Fetches:
         rng: random.Random,
     ) -> None:
         self._bucket = bucket
-        bounded = bucket if isinstance(bucket, BoundedBucket) else None
+        self._bounded = bounded = bucket if isinstance(bucket, BoundedBucket) else None
         self._in_memory = bounded.in_memory if bounded is not None else None
         self._many = bounded if bounded is not None and bounded.reads_many else None
         self._epochs = epochs
@@ -201,10 +201,12 @@ class Fetches:
                 if isinstance(part, Stretch):
                     return await self._row_groups.entries(part)
                 return await self._fetch_run(stream_id, part)
-            except Damaged:
+            except Damaged as damaged:
                 # A reply may have been cut short on its way; the object itself is read again.
                 if attempt == FETCH_ATTEMPTS:
                     raise
+                if self._bounded is not None:
+                    self._bounded.forget_copy(damaged.key)
             except BucketUnavailable as error:
                 if attempt == FETCH_ATTEMPTS:
                     raise StorageFailed(f"cannot read {error}") from error

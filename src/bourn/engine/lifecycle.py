@@ -15,6 +15,7 @@ from typing import Final, Self
 from bourn.bucket.port import Bucket
 from bourn.bucket.remote import require_create_only
 from bourn.bucket.retry import Backoff
+from bourn.bucket.spool import SpooledBucket
 from bourn.clock import Clock, SystemClock
 from bourn.engine.bounded import BoundedBucket
 from bourn.engine.handover import begin_with
@@ -53,7 +54,9 @@ class Lifecycle:
     def __init__(
         self, bucket: Bucket, settings: EngineSettings, clock: Clock, rng: random.Random
     ) -> None:
-        self._settings = settings.resolved(remote=bucket.is_remote)
+        self._settings = settings.resolved(
+            remote=bucket.is_remote, spooled=isinstance(bucket, SpooledBucket)
+        )
         self._bucket = BoundedBucket(bucket, self._settings, clock)
         self._clock = clock
         self._rng = rng

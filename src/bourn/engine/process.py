@@ -16,7 +16,7 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-GC_THRESHOLDS: Final = (50_000, 20, 100)
+GC_THRESHOLDS: Final = (10_000, 20, 100)
 M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
 M_ARENA_MAX: Final = -8
@@ -47,7 +47,7 @@ def tune_process() -> None:
     """Collect garbage rarely, keep large buffers on the heap, and take all files that there are.
 
     The hot path makes no cycles, so the collector finds nothing and only costs time (a fifth of an
-    append's). Commit objects of some MiB would be mapped and unmapped each time otherwise, and
+    append's); and while it looks, everything waits, so what it looks at is bounded. Commit objects of some MiB would be mapped and unmapped each time otherwise, and
     every page of them faulted in anew. A thread that reads a large text lets the loop in every
     millisecond. The usual soft limit, 1,024 files, is less than the followers of one stream. What
     only the start needed of the libraries need not stay in memory.
