@@ -47,10 +47,11 @@ def tune_process() -> None:
     """Collect garbage rarely, keep large buffers on the heap, and take all files that there are.
 
     The hot path makes no cycles, so the collector finds nothing and only costs time (a fifth of an
-    append's); and while it looks, everything waits, so what it looks at is bounded. Commit objects of some MiB would be mapped and unmapped each time otherwise, and
-    every page of them faulted in anew. A thread that reads a large text lets the loop in every
-    millisecond. The usual soft limit, 1,024 files, is less than the followers of one stream. What
-    only the start needed of the libraries need not stay in memory.
+    append's); and while it looks, everything waits, so what it looks at is bounded. Commit objects
+    of some MiB would be mapped and unmapped each time otherwise, and every page of them faulted in
+    anew. A thread that reads a large text lets the loop in every millisecond. The usual soft limit,
+    1,024 files, is less than the followers of one stream. What only the start needed of the
+    libraries need not stay in memory.
     """
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES_MAX if files == resource.RLIM_INFINITY else min(files, OPEN_FILES_MAX)
