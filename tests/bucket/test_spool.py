@@ -200,8 +200,8 @@ def test_a_disk_that_fails_costs_nothing_but_the_copies(
     async def scenario(far: Far, bucket: SpooledBucket) -> None:
         await bucket.put_if_absent("wal/1/0", b"a" * 1000)
         await written(bucket)
-        monkeypatch.setattr(module.os, "pwrite", fail)
-        monkeypatch.setattr(module.os, "pread", fail)
+        monkeypatch.setattr("os.pwrite", fail)
+        monkeypatch.setattr("os.pread", fail)
         for number in (1, 2):
             await bucket.put_if_absent(f"wal/1/{number}", b"b" * 1000)
         await written(bucket)

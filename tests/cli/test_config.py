@@ -21,6 +21,8 @@ VALUES = {
     "append_inflight_bytes": ('"2MiB"', "3MiB", "4194304"),
     "commits_in_flight": ("2", "3", "4"),
     "tail_cache_bytes": ("1048576", "2MiB", "3MB"),
+    "spool_bytes": ('"64MiB"', "128MiB", "0"),
+    "spool_directory": ('"a"', "b", "c"),
     "location": ('"one"', "two", "three"),
     "basin_domain": ('["a.example", "b.example"]', "c.example,d.example", "e.example"),
     "tls_cert": ('"a.pem"', "b.pem", "c.pem"),
@@ -47,6 +49,7 @@ WANTED = {
     "flush_interval": (11, 12, 13),
     "append_inflight_bytes": (2 << 20, 3 << 20, 4 << 20),
     "tail_cache_bytes": (1 << 20, 2 << 20, 3_000_000),
+    "spool_bytes": (64 << 20, 128 << 20, 0),
     "basin_domain": (("a.example", "b.example"), ("c.example", "d.example"), ("e.example",)),
     "port": (1001, 1002, 1003),
     "commits_in_flight": (2, 3, 4),
@@ -135,12 +138,13 @@ def test_without_anything_the_defaults_hold_and_the_table_shows_them(tmp_path):
     assert (shown["cors"], shown["tls_self"]) == ("on", "off")
     assert (settings.cors, settings.tls_self) == (True, False)
     assert parse_size(shown["append_inflight_bytes"]) == local.append_inflight_bytes
+    assert parse_size(shown["spool_bytes"]) == settings.spool_bytes
     for name, field, parse in (
         ("flush_interval", "flush_interval_ms", parse_interval_ms),
         ("commits_in_flight", "commits_in_flight", parse_interval_ms),
         ("tail_cache_bytes", "tail_cache_bytes", parse_size),
     ):
-        here, there = shown[name].removesuffix(" on remote buckets)").split(" (")
+        here, there = shown[name].split(" on remote buckets")[0].split(" (")
         assert parse(here) == getattr(local, field)
         assert parse(there) == getattr(remote, field)
 
