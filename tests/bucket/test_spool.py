@@ -4,6 +4,7 @@ import asyncio
 import errno
 import itertools
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -214,6 +215,31 @@ def test_a_disk_that_fails_costs_nothing_but_the_copies(
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         "the spool cannot be written to: [Errno 28] No space left on device"
     ]
+
+
+def test_a_copy_that_takes_too_long_is_not_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+
+    def hang(*_: object) -> bytes:
+        go.wait(10)
+        return b""
+
+    async def scenario(far: Far, bucket: SpooledBucket) -> None:
+        await bucket.put_if_absent("wal/1/0", b"a" * 1000)
+        await written(bucket)
+        monkeypatch.setattr(bucket._spool, "read", hang)
+        reading = asyncio.ensure_future(bucket.get_range("wal/1/0", 0, 1000))
+        await asyncio.sleep(0)  # noqa: TID251  a bare yield: it has begun
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert await bucket.get_range("wal/1/0", 0, 1000) == b"a" * 1000
+        assert (far.reads, bucket.hits) == (1, 0)
+        go.set()
+
+    on_ring(tmp_path, scenario)
 
 
 def test_a_slow_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,6 +191,9 @@ class SpooledBucket:
                 except OSError as error:
                     log.debug("the spool cannot be read: %s", error)
                     self._spool.forget(place)
+                except asyncio.CancelledError:
+                    self._spool.forget(place)  # it took too long: the next one asks the bucket
+                    raise
                 else:
                     if place.is_alive and len(data) == length:
                         self.hits += 1
