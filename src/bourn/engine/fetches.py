@@ -147,7 +147,6 @@ class Fetches:
             await _shared(bundle)
             held = self._read.get(key)
             if held is not None:
-                self._asked_for(key)
                 return unpacked(held.batches)
         return await _shared(self._start_fetch(stream_id, part))
 

@@ -232,10 +232,9 @@ class LogReader(Fetches):
             behind = self._fetch_neighbours(stream, part.first_seq_num, gather)
             if behind:
                 self._fetch_neighbours(stream, behind, gather)
-            return await self._fetch(stream.id, part)
         self._asked_for(key)
-        self._start_fetch(stream.id, part)
-        if gather is not None:
+        if gather is not None and not is_small:
+            self._start_fetch(stream.id, part)
             self._read_ahead(stream, part, gather)
         return await self._fetch(stream.id, part)
 

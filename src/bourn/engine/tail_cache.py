@@ -55,7 +55,7 @@ class TailCache:
         kept: dict[int, Batches] = {}
         for stream_id, group in groups:
             entries = group.entries
-            kept[stream_id] = entries[0] if len(entries) == 1 else entries
+            kept[stream_id] = packed(entries)
             size_bytes += ENTRY_OBJECT_BYTES * len(entries)
         self._commits[ordinal] = kept
         self._sizes.append(size_bytes)
