@@ -145,6 +145,8 @@ class Fetches:
         bundle = self._bundled.get(key)
         if bundle is not None:
             await _shared(bundle)
+            if key in self._bundled:  # it has just ended: what it brought is kept by the next turn
+                await self._clock.sleep(0)
             held = self._read.get(key)
             if held is not None:
                 return unpacked(held.batches)
