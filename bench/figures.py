@@ -191,6 +191,7 @@ def soak(results: Results) -> str:
                 ("append_p99_ms", "append p99, ms"),
                 ("delivery_p99_ms", "delivery to followers p99, ms"),
                 ("files", "open files"),
+                ("fixed_work_us", "CPU of a fixed piece of work beside it, us"),
             )
             if (trend := judgement["trends"].get(key))
         ]

@@ -186,7 +186,8 @@ def _say(sample: dict[str, Any]) -> None:
         f"{sample['files']} files  {sample['threads']} threads  "
         f"CPUs {sample['server_cpus']:.2f} + {sample['client_cpus']:.2f}  "
         f"errors {sample['errors']}  "
-        f"disk {sample['disk_sync_ms_max']:.0f} ms, {sample['stolen_share']:.0%} stolen",
+        f"disk {sample['disk_sync_ms_max']:.0f} ms, {sample['stolen_share']:.0%} stolen, "
+        f"fixed work {sample['fixed_work_us']:.0f} us",
         flush=True,
     )
 

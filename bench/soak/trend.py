@@ -15,7 +15,14 @@ LATENCY_SHARE_MAX: Final = 0.10
 SHARE_MIN: Final = 0.99  # of appends that were due, and of deliveries
 SAMPLES_MIN: Final = 3
 CALM_SHARE_MIN: Final = 0.25  # of the windows; of fewer nothing is concluded
-FIGURES: Final = ("rss_mb", "append_p50_ms", "append_p99_ms", "delivery_p99_ms", "files")
+FIGURES: Final = (
+    "rss_mb",
+    "append_p50_ms",
+    "append_p99_ms",
+    "delivery_p99_ms",
+    "files",
+    "fixed_work_us",
+)
 APPEND_LATENCIES: Final = ("append_p50_ms", "append_p99_ms")
 BY_THE_WEATHER: Final = frozenset({"append_p50_ms", "append_p99_ms", "delivery_p99_ms"})
 

@@ -2,10 +2,14 @@
 
 A thread of the runner syncs a small file on the server's disk, twenty times a second, and keeps the
 longest; the kernel says how much of the cores the host took for others. A window in which either is
-bad says nothing about the server.
+bad says nothing about the server. Each time it also does the same small piece of work, by memory
+and by arithmetic, and keeps the CPU time of the middle one: where that rises, the cores have become
+slower for everybody, whatever the kernel says. It stands beside the figures, and judges none.
 """
 
+import hashlib
 import os
+import statistics
 import threading
 import time
 from pathlib import Path
@@ -16,6 +20,7 @@ EVERY_SECS: Final = 0.05
 SIZE_BYTES: Final = 8192
 SYNC_MS_MAX: Final = 50.0  # the longest of a window that is calm
 STOLEN_SHARE_MAX: Final = 0.05
+WORK: Final = bytes(range(256)) * 1024
 _STOLEN: Final = 7  # the place in /proc/stat's first line, behind its name
 
 
@@ -34,6 +39,7 @@ class Weather:
         self._has_ended = threading.Event()
         self._worst_secs = 0.0
         self._since: float | None = None  # of the sync under way
+        self._work_secs: list[float] = []
         self._ticks = _ticks()
         self._thread = threading.Thread(target=self._look_out, daemon=True)
 
@@ -60,6 +66,7 @@ class Weather:
                 os.fdatasync(opened)
                 self._since = None
                 self._worst_secs = max(self._worst_secs, time.perf_counter() - began)
+                self._work_secs.append(_work())
         finally:
             os.close(opened)
 
@@ -70,7 +77,19 @@ class Weather:
             worst_secs = max(worst_secs, time.perf_counter() - since)
         before, self._ticks = self._ticks, _ticks()
         stolen, every = (now - then for now, then in zip(self._ticks, before, strict=True))
-        return {"disk_sync_ms_max": 1000 * worst_secs, "stolen_share": stolen / max(every, 1)}
+        worked, self._work_secs = self._work_secs, []
+        return {
+            "disk_sync_ms_max": 1000 * worst_secs,
+            "stolen_share": stolen / max(every, 1),
+            "fixed_work_us": 1e6 * statistics.median(worked or [_work()]),
+        }
+
+
+def _work() -> float:
+    """Do the piece of work; returns the CPU time that it took."""
+    began = time.thread_time()
+    hashlib.sha256(bytearray(WORK)).digest()
+    return time.thread_time() - began
 
 
 def _ticks() -> tuple[int, int]:

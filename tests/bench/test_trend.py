@@ -38,6 +38,7 @@ def samples(
             "errors": errors if number == 0 else 0,
             "disk_sync_ms_max": sync_ms,
             "stolen_share": stolen,
+            "fixed_work_us": 150.0,
         }
         for number in range(count)
     ]
@@ -156,5 +157,6 @@ def test_the_weather_is_that_of_the_disk_and_of_the_host(tmp_path):
         Event().wait(0.3)
         found = weather.take()
     assert found["disk_sync_ms_max"] > 0
+    assert found["fixed_work_us"] > 0
     assert 0 <= found["stolen_share"] <= 1
     assert list(tmp_path.iterdir()) == []

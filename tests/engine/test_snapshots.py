@@ -13,6 +13,7 @@ from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Bucket
 from bourn.clock import ManualClock
 from bourn.engine import snapshots
+from bourn.engine import stream as stream_module
 from bourn.engine.node import Node
 from bourn.errors import (
     BournError,
@@ -23,6 +24,7 @@ from bourn.errors import (
     ResourceError,
 )
 from bourn.layout.keys import SNAPSHOT_PREFIX, WAL_PREFIX, parse_snapshot_key, snapshot_key
+from bourn.layout.runs import RUN_BYTES
 from bourn.limits import SNAPSHOT_PAUSE_FACTOR
 from bourn.model.config import Age, Infinite, StreamConfig
 from bourn.model.patch import StreamPatch
@@ -152,11 +154,45 @@ async def compare_starts(seed: int, steps: int, ending: str, workers: int) -> No
     st.integers(0, 80),
     st.sampled_from(["crash in the middle", "crash", "close"]),
     st.integers(1, 5),
+    st.booleans(),
 )
 def test_a_start_from_a_snapshot_equals_a_start_from_the_log_alone(
-    seed: int, steps: int, ending: str, workers: int
+    seed: int, steps: int, ending: str, workers: int, is_by_pieces: bool
 ) -> None:
-    run(compare_starts(seed, steps, ending, workers))
+    with pytest.MonkeyPatch.context() as patch:
+        if is_by_pieces:
+            copy_a_run_a_turn(patch)
+        run(compare_starts(seed, steps, ending, workers))
+
+
+def copy_a_run_a_turn(patch: pytest.MonkeyPatch) -> None:
+    """Let no index be so short that it is copied at once."""
+    patch.setattr(stream_module, "SNAPSHOT_RUNS_AT_ONCE_BYTES", 0)
+    patch.setattr(snapshots, "SNAPSHOT_RUNS_PIECE_BYTES", RUN_BYTES)
+
+
+def test_others_have_their_turn_while_a_long_index_is_copied_and_the_cut_stays_where_it_was(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_a_run_a_turn(monkeypatch)
+
+    async def scenario(bucket: Bucket) -> None:
+        async with node_on(bucket) as node:
+            await with_stream(node)
+            await append_each(node, *(f"{i}" for i in range(40)))
+            taking = asyncio.ensure_future(node.housekeeping.snapshots.take())
+            await turns(5)
+            assert not taking.done()
+            await node.append(BASIN, STREAM, batch("later", trim(10)))
+            await soon(taking)
+            await crash(node)
+        async with node_on(bucket) as node:
+            assert node.term.recovered.snapshot is not None
+            assert node.term.recovered.replayed_commits == 1
+            expected = [f"{i}".encode() for i in range(10, 40)]
+            assert bodies(await read_all(node)) == [*expected, b"later", (10).to_bytes(8, "big")]
+
+    storage.run(scenario)
 
 
 def test_a_snapshot_taken_while_appends_are_in_flight_is_put_when_they_are_durable(

@@ -11,7 +11,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from numpy import array, int64
 
 from bourn.errors import Undecodable
-from bourn.layout.runs import NEVER_S, RUN_BYTES, Dropped, Run, RunIndex, fault_in_rows
+from bourn.layout.runs import (
+    NEVER_S,
+    RUN_BYTES,
+    Dropped,
+    Run,
+    RunIndex,
+    fault_in_rows,
+    last_commit,
+)
 from bourn.limits import U64_MAX
 
 U32_MAX = 2**32 - 1
@@ -109,6 +117,17 @@ class RunIndexAgainstAList(RuleBasedStateMachine):
         timestamp = self.near(data, "first_timestamp", "last_timestamp")
         at = self.index.find_timestamp(timestamp)
         assert at == sum(run.last_timestamp < timestamp for run in self.model)
+
+    @rule(data=st.data(), most=st.integers(1, 9))
+    def copy_by_pieces(self, data: st.DataObject, most: int) -> None:
+        first, end = self.near(data, "commit"), self.near(data, "commit")
+        wanted = [run for run in self.model if first <= run.commit < end]
+        copied = bytearray()
+        while piece := self.index.piece(first, end, most * RUN_BYTES + 1):
+            assert len(piece) <= most * RUN_BYTES
+            copied += piece
+            first = last_commit(piece) + 1
+        assert list(RunIndex.from_bytes(bytes(copied))) == wanted
 
     @rule(is_steady=st.booleans())
     def change_retention(self, is_steady: bool) -> None:

@@ -1,18 +1,29 @@
 """Snapshots of the state: taken beside the traffic, so that a start replays little.
 
-The state is captured at a cut of the log, in one turn of the loop; merging, encoding and the put
-run beside it. The object is only put once everything that it covers is durable.
+The state is captured at a cut of the log, in one turn of the loop, but for the runs of streams that
+have many. These are copied a piece a turn, up to the cut: whatever comes behind it has a later
+commit, and what is dropped meanwhile is expired, durably trimmed or in the table, so that nobody
+would look for it after a start either. Merging, encoding and the put run beside the loop. The
+object is only put once everything that it covers is durable.
 """
 
 import asyncio
 import logging
 
+import msgspec
+
 from bourn.catalog.cold import ColdStreams
+from bourn.catalog.table import Capture
 from bourn.engine.term import Term
 from bourn.errors import BournError, BucketError, ObjectExists, Unavailable
 from bourn.layout.keys import SNAPSHOT_PREFIX, LogPosition, parse_snapshot_key, snapshot_key
+from bourn.layout.runs import RunIndex, last_commit
 from bourn.layout.snapshot import encode_snapshot
-from bourn.limits import SNAPSHOT_PAUSE_FACTOR, STREAMS_IN_USE_MAX
+from bourn.limits import (
+    SNAPSHOT_PAUSE_FACTOR,
+    SNAPSHOT_RUNS_PIECE_BYTES,
+    STREAMS_IN_USE_MAX,
+)
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +87,13 @@ class Snapshots:
         position = committer.position(ordinal)
         meta = term.state.meta(position, ordinal, self._clock.now_ms())
         capture = streams.capture()
+        many = self._left_out(capture)
         dead = frozenset(term.state.refs.dead(ordinal))
         bytes_at = committer.bytes_committed
         loop = asyncio.get_running_loop()
         try:
             durable = committer.after(ordinal - 1)
+            await self._copy_runs(capture, many, ordinal)
             runs_from = term.state.runs_from
             merged: ColdStreams = await loop.run_in_executor(None, capture.merge, runs_from)
             data = await loop.run_in_executor(None, encode_snapshot, meta, merged.columns)
@@ -100,6 +113,37 @@ class Snapshots:
         if not self._kept or self._kept[-1][1] != position:
             self._kept.append((ordinal, position))
         await self._forget_old()
+
+    def _left_out(self, capture: Capture) -> list[tuple[int, RunIndex]]:
+        """Return the places of images whose runs are still to be copied, and these."""
+        in_use = self._term.state.streams.in_use
+        found = ((at, in_use(image.id)) for at, image in enumerate(capture.images))
+        return [
+            (at, stream.runs)
+            for at, stream in found
+            if stream is not None and len(stream.runs) and not capture.images[at].runs
+        ]
+
+    async def _copy_runs(
+        self, capture: Capture, many: list[tuple[int, RunIndex]], ordinal: int
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        copied_bytes = 0
+        for at, runs in many:
+            pieces: list[bytearray] = []
+            first = 0
+            while piece := runs.piece(first, ordinal, SNAPSHOT_RUNS_PIECE_BYTES):
+                pieces.append(piece)
+                first = last_commit(piece) + 1
+                copied_bytes += len(piece)
+                if copied_bytes >= SNAPSHOT_RUNS_PIECE_BYTES:
+                    copied_bytes = 0
+                    await self._clock.sleep(0)  # others want their turn too
+            if len(pieces) <= 1:
+                whole = b"".join(pieces)
+            else:
+                whole = await loop.run_in_executor(None, b"".join, pieces)
+            capture.images[at] = msgspec.structs.replace(capture.images[at], runs=whole)
 
     async def _put(self, key: str, data: bytes) -> bool:
         """Create the object; False where it is there already.

@@ -9,7 +9,7 @@ from bourn.catalog.rows import ConfigPool, StreamRow, decode_stream_row, encode_
 from bourn.layout.columns import StreamImage
 from bourn.layout.entry import NEVER_S, Entry
 from bourn.layout.runs import RunIndex
-from bourn.limits import AES_GCM_SEQ_NUM_MAX
+from bourn.limits import AES_GCM_SEQ_NUM_MAX, SNAPSHOT_RUNS_AT_ONCE_BYTES
 from bourn.log.sequencer import Rules, StreamState
 from bourn.model.config import Age, Cipher, TimestampMode
 from bourn.model.record import StreamPosition
@@ -161,8 +161,12 @@ class Stream:
         return min(max(empty_s, live_until_s), NEVER_S)
 
     def image(self, live_until_s: int = 0) -> StreamImage:
-        """Everything that a snapshot keeps of the stream, as admitted so far."""
+        """Everything that a snapshot keeps of the stream, as admitted so far.
+
+        Where the runs are many they are left out: `snapshots` copies them by and by.
+        """
         state = self.state
+        are_few = self.runs.size_bytes <= SNAPSHOT_RUNS_AT_ONCE_BYTES
         return StreamImage(
             id=self.id,
             basin_id=self.row.basin_id,
@@ -173,7 +177,7 @@ class Stream:
             fencing_token=state.fencing_token,
             trim_point=state.trim_point,
             last_write_ms=self.last_write_ms,
-            runs=self.runs.to_bytes(),
+            runs=self.runs.to_bytes() if are_few else b"",
             next_check_s=self.next_check_s(live_until_s),
         )
 

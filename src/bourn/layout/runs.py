@@ -69,7 +69,7 @@ _follow_from = Struct("<QQ8xQ8xI4xI").unpack_from  # what the next run must foll
 _u64_from = _U64.unpack_from
 _u32_from = _U32.unpack_from
 _first_and_count_from = _FIRST_AND_COUNT.unpack_from
-_NumberFrom = Callable[[bytearray, int], tuple[Any, ...]]
+_NumberFrom = Callable[[bytes | bytearray, int], tuple[Any, ...]]
 
 
 class Run(NamedTuple):
@@ -149,6 +149,18 @@ class RunIndex:
     def to_bytes(self) -> bytes:
         """All rows, back to back."""
         return bytes(self._rows)
+
+    def piece(self, first_commit: int, end_commit: int, bytes_max: int) -> bytearray:
+        """Rows of the commits [first, end), back to back, from the oldest on as many as fit."""
+        first = self._count_up_to(first_commit - 1, _COMMIT_AT)
+        end = self._count_up_to(end_commit - 1, _COMMIT_AT)
+        end = min(end, first + bytes_max // RUN_BYTES)
+        return self._rows[first * RUN_BYTES : end * RUN_BYTES]
+
+    @property
+    def size_bytes(self) -> int:
+        """How long all rows are."""
+        return len(self._rows)
 
     def __len__(self) -> int:
         return len(self._rows) // RUN_BYTES
@@ -301,6 +313,11 @@ class RunIndex:
         if not self._rows:
             self._expires_in_order = True
         return dropped
+
+
+def last_commit(rows: bytes | bytearray) -> int:
+    """The commit of the last of these rows, of which there is one at least."""
+    return int(_u64_from(rows, len(rows) - RUN_BYTES + _COMMIT_AT)[0])
 
 
 def _dropped(rows: npt.NDArray[np.void]) -> Dropped:
