@@ -18,6 +18,7 @@ from bourn.layout.history import pages, rows
 from bourn.layout.kernels import (
     append,
     compiled,
+    from_json,
     from_pages,
     from_read,
     from_rows,
@@ -29,6 +30,7 @@ from bourn.layout.kernels import (
 
 PACKAGE = Path(compiled.__file__).parent
 HELPERS = ("facts.py", "memory.py", "protobuf.py")
+INPUT_HELPERS = ("input_facts.py", "input_text.py", "input_words.py")
 
 
 def checksum_of(*names: str) -> str:
@@ -53,13 +55,16 @@ def test_the_kernels_carry_the_checksum_of_the_helpers_they_were_compiled_with()
     assert checksum == from_read.HELPERS_CHECKSUM, "write this checksum into from_read.py"
     checksum = checksum_of("client_facts.py", "facts.py", "memory.py")
     assert checksum == to_append.HELPERS_CHECKSUM, "write this checksum into to_append.py"
+    checksum = checksum_of(*INPUT_HELPERS, "json_text.py", "append.py")
+    assert checksum == from_json.HELPERS_CHECKSUM, "write this checksum into from_json.py"
 
 
 def test_no_other_file_has_code_that_kernels_are_compiled_with() -> None:
     kernels = {"append.py", "sequenced.py", "to_rows.py", "from_rows.py", "from_pages.py"}
-    kernels |= {"from_read.py", "to_append.py", "to_json.py"}
+    kernels |= {"from_read.py", "to_append.py", "to_json.py", "from_json.py"}
     assert {path.name for path in PACKAGE.glob("*.py")} == {
         *HELPERS,
+        *INPUT_HELPERS,
         "rows_facts.py",
         "client_facts.py",
         "json_facts.py",
@@ -92,7 +97,7 @@ def test_every_kernel_has_one_specialisation_and_takes_no_other() -> None:
 
 
 @memory.called
-def touch(which: int, array: Any, at: int, size: int) -> int:  # noqa: C901  a table of calls
+def touch(which: int, array: Any, at: int, size: int) -> int:  # noqa: C901, PLR0912  a table
     data = memory.span(array)
     if which == 0:
         memory.load_byte(data, at)
@@ -118,11 +123,20 @@ def touch(which: int, array: Any, at: int, size: int) -> int:  # noqa: C901  a t
         memory.copy(data, at, data, 0, size)
     elif which == 11:
         memory.copy(data, 0, data, at, size)
+    elif which == 12:
+        memory.mark_odd(data, at)
+    elif which == 13:
+        memory.mark_backslashes(data, at)
+    elif which == 14:
+        memory.copy_block(data, at, data, 0)
+    elif which == 15:
+        memory.copy_block(data, 0, data, at)
     return which
 
 
-ARRAY_BYTES = 24
+ARRAY_BYTES = 72
 WIDTHS = {0: 1, 1: 3, 2: 4, 3: 8, 4: 8, 5: 1, 6: 2, 7: 4, 8: 8, 9: 5, 10: 6, 11: 6}
+WIDTHS |= dict.fromkeys(range(12, 16), memory.BLOCK_BYTES)
 
 
 @pytest.mark.parametrize(("which", "width"), WIDTHS.items())
@@ -153,6 +167,30 @@ def test_varints_have_their_size() -> None:
     sizes = np.zeros(len(values), np.int64)
     varint_sizes(np.array(values, np.uint64), sizes)
     assert sizes.tolist() == [max(1, -(-value.bit_length() // 7)) for value in values]
+
+
+@memory.called
+def marks_of(block: npt.NDArray[np.uint8], marks: npt.NDArray[np.uint64], place: int) -> int:
+    data = memory.span(block)
+    marks[0] = memory.mark_odd(data, 0)
+    marks[1] = memory.mark_backslashes(data, 0)
+    marks[2] = memory.marks_from(marks[0], place)
+    return memory.first_mark(marks[0])
+
+
+def test_every_byte_that_json_escapes_or_that_is_not_ascii_is_marked_where_it_stands() -> None:
+    odd = {*range(0x20), *range(0x80, 0x100), ord('"'), ord("\\")}
+    for byte in range(256):
+        at = byte % 64
+        block = np.full(64, ord("x"), np.uint8)
+        block[[at, 63]] = byte, ord('"')
+        marks = np.zeros(3, np.uint64)
+        first = marks_of(block, marks, at + 1)
+        wanted = {63} | ({at} if byte in odd and at < 63 else set())
+        assert first == min(wanted)
+        found = [[bit for bit in range(64) if mark >> bit & 1] for mark in marks.tolist()]
+        backslashes = [at] if byte == ord("\\") else []
+        assert found == [sorted(wanted), backslashes, [63] if at < 63 else []]
 
 
 def test_importing_the_codec_does_not_import_numba() -> None:

@@ -13,9 +13,15 @@ from bourn.http.query import U32_MAX, Query
 from bourn.http.request import Request
 from bourn.http.telemetry import Telemetry
 from bourn.layout.codec import AppendInput, decode_append_input
+from bourn.layout.json_append import decode_json_append, surplus_bytes
 from bourn.layout.json_records import encode_json_batch
 from bourn.layout.records import encode_records, plain_batch
-from bourn.limits import JSON_INLINE_BYTES_MAX, JSON_WRITTEN_INLINE_BYTES_MAX
+from bourn.limits import (
+    JSON_INLINE_BYTES_MAX,
+    JSON_ORDINARY_INLINE_BYTES_MAX,
+    JSON_TINY_BYTES_MAX,
+    JSON_WRITTEN_INLINE_BYTES_MAX,
+)
 from bourn.log.cursor import ReadRequest, make_request
 from bourn.model.config import StreamConfig
 from bourn.model.keys import CustomerKey
@@ -76,7 +82,7 @@ class DataPlane:
             return config, key, decode_append_input(await request.body(BadProto))
         fmt = json.parse_format(request.exchange.header("s2-format"))
         body = await request.body(BadJson)
-        if len(body) <= JSON_INLINE_BYTES_MAX:
+        if is_quick_json(body):
             return config, key, decode_json(body, fmt)
         return config, key, await self._aside.run(decode_json, body, fmt)
 
@@ -133,11 +139,29 @@ class ReadQuery(dict[str, int | bool | None]):
     """The parameters of a read, each well formed."""
 
 
+def is_quick_json(body: bytes) -> bool:
+    """Whether a text may be read on the loop, by what that costs at worst.
+
+    Either it is small, or machine code finds that it is an ordinary one with no more in it for
+    any reader to trip over than a small one could have: the rest are bytes of records.
+    """
+    if len(body) <= JSON_INLINE_BYTES_MAX:
+        return True
+    if len(body) > JSON_ORDINARY_INLINE_BYTES_MAX:
+        return False
+    surplus = surplus_bytes(body)
+    return surplus is not None and surplus <= JSON_INLINE_BYTES_MAX
+
+
 def decode_json(body: bytes, fmt: json.Format) -> AppendInput:
     """Read an append in JSON."""
     text = json_input.plain_body(body) if fmt is json.Format.RAW else None
     if text is not None:
         return AppendInput(plain_batch(text), None, None)
+    if len(body) > JSON_TINY_BYTES_MAX:
+        ordinary = decode_json_append(body, is_base64=fmt is json.Format.BASE64)
+        if ordinary is not None:
+            return ordinary
     found = json_input.decode_append_input(body, fmt)
     return AppendInput(encode_records(found.records), found.match_seq_num, found.fencing_token)
 

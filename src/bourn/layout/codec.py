@@ -112,11 +112,11 @@ def decode_append_input(data: Buffer) -> AppendInput:
         raise flaw
     metered = found[facts.METERED_SUM]
     check_batch(count, metered)
-    token = _token(data, found)
+    token = token_in(data, found)
     payload, fresh = blank(8 * count + found[facts.STORED_SUM])
     if _KERNELS.write_append(view, rows, count, fresh) != len(payload):
         raise RuntimeError("the message has changed during the call")
-    timestamps, missing = _timestamp_columns(rows, count, found[facts.STAMPED])
+    timestamps, missing = timestamp_columns(rows, count, found[facts.STAMPED])
     headers = found[facts.HEADER_SUM]
     batch = RecordBatch(payload, count, metered, headers, timestamps, missing, commands)
     match = found[facts.MATCH] & U64_MAX if found[facts.MATCH_SET] else None
@@ -182,9 +182,10 @@ def _slice(data: Buffer, at: int, size: int) -> bytes:
     return bytes(data[at : at + size])
 
 
-def _timestamp_columns(
+def timestamp_columns(
     rows: I64Array, count: int, stamped: int
 ) -> tuple[U64Array | None, BoolArray | None]:
+    """Return the timestamps of scanned rows, and which of these have none."""
     if not stamped:
         return None, None
     table = rows.reshape(-1, facts.FACTS)[:count]
@@ -194,7 +195,8 @@ def _timestamp_columns(
     return timestamps, table[:, facts.FLAGS] & facts.FLAG_STAMPED == 0
 
 
-def _token(data: Buffer, found: list[int]) -> str | None:
+def token_in(data: Buffer, found: list[int]) -> str | None:
+    """Return the fencing token that a scan has found."""
     at, size = found[facts.TOKEN_AT], found[facts.TOKEN_BYTES]
     if not at:
         return None

@@ -26,7 +26,7 @@ from bourn.layout.records import Buffer
 
 Slices = Sequence[tuple[Entry, int, int]]  # of each batch the records [start, stop)
 
-_KERNELS: Final = JsonKernels()
+KERNELS: Final = JsonKernels()
 _PART: Final = Struct("<8Q")
 _WORDS: Final = np.frombuffer(WORDS, np.uint8)
 _NONE: Final = np.empty(0, np.uint8)
@@ -37,7 +37,7 @@ assert _PART.size == PART_BYTES
 
 def warm(say: Callable[[str], None]) -> None:
     """Make sure that every kernel is compiled, or loaded from the cache; say so if it takes."""
-    _KERNELS.warm(say)
+    KERNELS.warm(say)
 
 
 def encode_json_batch(slices: Slices, ending: bytes, *, is_base64: bool) -> bytes:
@@ -51,16 +51,16 @@ def encode_json_batch(slices: Slices, ending: bytes, *, is_base64: bool) -> byte
     around = START_BYTES + len(ending)
     if len(data) < _SMALL_BYTES:
         room = np.empty(GROWTH_MAX * len(data) + RECORD_BYTES_MAX * records + around, np.uint8)
-        written = _KERNELS.write_json(view, table, stamps, is_base64, _WORDS, _NONE, last, room)
+        written = KERNELS.write_json(view, table, stamps, is_base64, _WORDS, _NONE, last, room)
         if written < 0:
             raise format_error(written)
         return room[:written].tobytes()
     plain = np.empty(records, np.uint8)
-    size, is_exact = _KERNELS.survey_json(view, table, stamps, is_base64, plain)
+    size, is_exact = KERNELS.survey_json(view, table, stamps, is_base64, plain)
     if size < 0:
         raise format_error(size)
     text, fresh = blank(size - 1 + around) if is_exact else (b"", np.empty(size + around, np.uint8))
-    written = _KERNELS.write_json(view, table, stamps, is_base64, _WORDS, plain, last, fresh)
+    written = KERNELS.write_json(view, table, stamps, is_base64, _WORDS, plain, last, fresh)
     if written < 0 or (is_exact and written != len(text)):
         raise format_error(min(written, -facts.CHANGED))
     return text if is_exact else fresh[:written].tobytes()

@@ -9,7 +9,9 @@ are text as the `s2-format` header says: `raw` is their UTF-8, `base64` the stan
 padded, canonical. The text must be JSON throughout, no object may give a key twice, and a u64 is
 written in digits alone.
 
-Reading is quick where it can be proven right, else exact:
+What clients ordinarily write is not read here but by `layout/json_append`, straight to stored
+records; this is where all other texts go, and every error comes from. Reading is quick where it can
+be proven right, else exact:
 
 - The quick parser overlooks a key that is unknown or given twice. Outside strings there is one
   colon per key, so if the text has as many colons as there are known keys in the answer, plus
@@ -38,6 +40,7 @@ from bourn.limits import (
     FENCING_TOKEN_BYTES_MAX,
     JSON_INLINE_BYTES_MAX,
     JSON_PIECE_BYTES,
+    JSON_PLAIN_BYTES_MAX,
     JSON_VALUES_AT_ONCE_MAX,
     U64_MAX,
 )
@@ -141,9 +144,9 @@ def decode_append_input(body: bytes, fmt: Format) -> JsonAppendInput:
 
 
 def plain_body(body: bytes) -> bytes | None:
-    """Return the record of the commonest append: one, in ASCII, that needs no escape; else None."""
+    """Return the record of the commonest append: small, in ASCII, without escapes; else None."""
     if (
-        len(body) >= _PLAIN_BYTES_MIN
+        _PLAIN_BYTES_MIN <= len(body) <= JSON_PLAIN_BYTES_MAX
         and body.startswith(_PLAIN_START)
         and body.endswith(_PLAIN_END)
         and body.isascii()

@@ -8,6 +8,10 @@
     json_facts.py  as facts.py, for JSON
     json_text.py   bytes as the inside of a JSON string
     to_json.py     stored records  ->  records of a ReadBatch in JSON
+    input_facts.py  as facts.py, for appends in JSON
+    input_text.py  the inside of a JSON string as bytes
+    input_words.py  the words of an append in JSON
+    from_json.py   AppendInput in JSON  ->  stored records
     rows_facts.py  as facts.py, for the history
     to_rows.py     stored records  ->  columns of the history
     from_pages.py  pages of the history's files  ->  columns of the history

@@ -34,7 +34,7 @@ HISTORY_NAMES: Final = (
     "place_plain",
     "place_lists",
 )
-JSON_NAMES: Final = ("survey_json", "write_json")
+JSON_NAMES: Final = ("survey_json", "write_json", "scan_json_append", "write_json_append")
 CLIENT_NAMES: Final = ("scan_read", "fill_read", "plan_inputs", "write_input")
 
 
@@ -121,6 +121,8 @@ class JsonKernels(_Lazy):
     what = "codec of JSON"
     survey_json: Callable[[Bytes, Bytes, Bytes, int, Bytes], tuple[int, int]]
     write_json: Callable[[Bytes, Bytes, Bytes, int, Bytes, Bytes, Bytes, Bytes], int]
+    scan_json_append: Callable[[Bytes, int, Words, Words], int]
+    write_json_append: Callable[[Bytes, Words, int, Bytes, Bytes], int]
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all."""
@@ -147,6 +149,7 @@ def compile_kernel(name: str) -> Any:
 
     from bourn.layout.kernels import (  # noqa: PLC0415  they import numba
         append,
+        from_json,
         from_pages,
         from_read,
         from_rows,
@@ -165,6 +168,7 @@ def compile_kernel(name: str) -> Any:
         | from_read.KERNELS
         | to_append.KERNELS
         | to_json.KERNELS
+        | from_json.KERNELS
     )[name]
     try:
         return njit(signature, nogil=True, cache=True)(function)

@@ -50,7 +50,7 @@ from bourn.layout.kernels.memory import (
 )
 from bourn.layout.kernels.protobuf import read_bytes, read_tag, read_varint, skip_field
 
-HELPERS_CHECKSUM: Final = "944260927ec3df64"  # see the package
+HELPERS_CHECKSUM: Final = "9c3aa3494af08d8b"  # see the package
 
 # Tags
 _RECORDS: Final = 0x0A

@@ -67,7 +67,7 @@ from bourn.layout.kernels.rows_facts import (
 )
 from bourn.layout.kernels.to_rows import metered_width, nonce_bytes
 
-HELPERS_CHECKSUM: Final = "3dbfb5f32de55f49"  # see the package
+HELPERS_CHECKSUM: Final = "886ff048c6c943de"  # see the package
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.int64]

@@ -30,6 +30,7 @@ uint64: Final = cast("Callable[[int], int]", types.uint64)
 
 _raw_memcpy: Final[Callable[..., Any]] = cgutils.raw_memcpy
 _WORD: Final = ir.IntType(64)
+BLOCK_BYTES: Final = 64
 
 
 def inlined(function: _Function) -> _Function:
@@ -84,6 +85,18 @@ def _move(_: Any, target: Any, source: Any, size: Any) -> Any:
     return types.void(target, source, size), generate
 
 
+def _move_block(_: Any, target: Any, source: Any) -> Any:
+    """Load and store 64 bytes."""
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        kind = ir.VectorType(ir.IntType(8), BLOCK_BYTES).as_pointer()
+        to, of = (builder.inttoptr(address, kind) for address in arguments)
+        builder.store(builder.load(of, align=1), to, align=1)
+        return context.get_dummy_value()
+
+    return types.void(target, source), generate
+
+
 def _leading_zeros(_: Any, value: Any) -> Any:
     """Count the zero bits above the highest one of a value that is not 0."""
 
@@ -91,6 +104,42 @@ def _leading_zeros(_: Any, value: Any) -> Any:
         return builder.ctlz(arguments[0], ir.IntType(1)(1))
 
     return types.int64(value), generate
+
+
+def _trailing_zeros(_: Any, value: Any) -> Any:
+    """Count the zero bits below the lowest one of a value that is not 0."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(value), generate
+
+
+def _marks(build: Callable[[Any, Any, Callable[[int], Any]], Any]) -> Callable[[int], int]:
+    """Make the comparison of 64 bytes at any address: a bit for each, the first one lowest."""
+    block = ir.VectorType(ir.IntType(8), BLOCK_BYTES)
+
+    def compare(_: Any, address: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            pointer = builder.inttoptr(arguments[0], block.as_pointer())
+            value = builder.load(pointer, align=1)
+            marks = build(builder, value, lambda byte: ir.Constant(block, [byte] * BLOCK_BYTES))
+            return builder.bitcast(marks, _WORD)
+
+        return types.uint64(address), generate
+
+    return cast("Callable[[int], int]", intrinsic(compare))
+
+
+def _is_odd(builder: Any, value: Any, all_of: Callable[[int], Any]) -> Any:
+    """Compare with what does not stand for itself in a JSON string, or is not ASCII."""
+    beyond = builder.icmp_unsigned(">=", builder.sub(value, all_of(0x20)), all_of(0x60))
+    quote = builder.icmp_unsigned("==", value, all_of(0x22))
+    return builder.or_(builder.or_(beyond, quote), _is_backslash(builder, value, all_of))
+
+
+def _is_backslash(builder: Any, value: Any, all_of: Callable[[int], Any]) -> Any:
+    return builder.icmp_unsigned("==", value, all_of(0x5C))
 
 
 _load_byte = _load(8, big=False)
@@ -105,6 +154,10 @@ _store_little_u32 = _store(32, big=False)
 _store_little_u64 = _store(64, big=False)
 _copy_bytes = cast("Callable[[int, int, int], None]", intrinsic(_move))
 _count_leading_zeros = cast("Callable[[int], int]", intrinsic(_leading_zeros))
+_count_trailing_zeros = cast("Callable[[int], int]", intrinsic(_trailing_zeros))
+_copy_block = cast("Callable[[int, int], None]", intrinsic(_move_block))
+_mark_odd = _marks(_is_odd)
+_mark_backslashes = _marks(_is_backslash)
 
 
 @inlined
@@ -230,3 +283,37 @@ def copy(target: Span, target_at: int, source: Span, source_at: int, size: int) 
     check(target, target_at, size)
     check(source, source_at, size)
     _copy_bytes(target[0] + target_at, source[0] + source_at, size)
+
+
+@inlined
+def mark_odd(data: Span, at: int) -> int:
+    """Return a bit for each of 64 bytes: set where JSON escapes it, and where it is not ASCII."""
+    check(data, at, BLOCK_BYTES)
+    return _mark_odd(data[0] + at)
+
+
+@inlined
+def mark_backslashes(data: Span, at: int) -> int:
+    """Return a bit for each of 64 bytes."""
+    check(data, at, BLOCK_BYTES)
+    return _mark_backslashes(data[0] + at)
+
+
+@inlined
+def first_mark(marks: int) -> int:
+    """Return which byte is the first that is marked; there must be one."""
+    return _count_trailing_zeros(marks)
+
+
+@inlined
+def marks_from(marks: int, place: int) -> int:
+    """Return the marks without those below a place, which may be beyond them all."""
+    return marks >> uint64(place) << uint64(place) if place < BLOCK_BYTES else uint64(0)
+
+
+@inlined
+def copy_block(target: Span, target_at: int, source: Span, source_at: int) -> None:
+    """Copy 64 bytes, by few instructions and no call."""
+    check(target, target_at, BLOCK_BYTES)
+    check(source, source_at, BLOCK_BYTES)
+    _copy_block(target[0] + target_at, source[0] + source_at)

@@ -67,7 +67,7 @@ from bourn.layout.kernels.memory import (
 )
 from bourn.layout.kernels.sequenced import columns_fit, load_stamp, locate, measure
 
-HELPERS_CHECKSUM: Final = "6b14e9462df3e108"  # see the package
+HELPERS_CHECKSUM: Final = "4ec7da0065fe605c"  # see the package
 
 Bytes = npt.NDArray[np.uint8]
 

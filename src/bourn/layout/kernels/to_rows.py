@@ -64,7 +64,7 @@ from bourn.layout.kernels.rows_facts import (
 )
 from bourn.layout.kernels.sequenced import columns_fit, locate, read_prefix
 
-HELPERS_CHECKSUM: Final = "d7ff5a7c8f77d676"  # see the package
+HELPERS_CHECKSUM: Final = "62cf9ad3599d1e64"  # see the package
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.int64]
