@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from bourn.engine.appender import Appender
-from bourn.engine.committer import Committer, Group, PendingCommit
+from bourn.engine.committer import Committer
+from bourn.engine.pending import Group, PendingCommit
 from bourn.engine.puts import DurablePuts
 from bourn.engine.recovery import Recovery
 from bourn.engine.room import room_of

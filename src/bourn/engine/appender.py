@@ -2,7 +2,7 @@
 
 import asyncio
 
-from bourn.engine.committer import AckWaiter
+from bourn.engine.pending import AckWaiter
 from bourn.engine.room import BATCH_ROOM_BYTES_MIN, room_of
 from bourn.engine.sealing import Sealer
 from bourn.engine.stream import Stream

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from bourn.catalog.streams import AutoCreateOn
 from bourn.engine.accounts import Accounts
 from bourn.engine.appender import Appender
-from bourn.engine.committer import AckWaiter
+from bourn.engine.pending import AckWaiter
 from bourn.engine.room import BATCH_ROOM_BYTES_MIN, room_of
 from bourn.engine.sealing import Sealer, sealer_for
 from bourn.errors import RequestError, Unavailable

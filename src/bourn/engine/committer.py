@@ -5,20 +5,19 @@ strictly in order of the contiguous durable prefix.
 
 The open commit is flushed at the end of the loop's turn when nothing is in flight. While puts are
 in flight it waits for the first of them to end, unless it has grown enough to be worth a put of
-its own (the linger adapts to the bucket's latency by itself); with a flush interval, it waits for
-the interval instead, unless it has grown so much too: what the interval saves is small puts.
+its own (the linger adapts to the bucket's latency by itself); with a flush interval, `linger` says
+when, unless it has grown so much too: what the interval saves is small puts.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import Final, Protocol
-
-import msgspec
+from typing import Final
 
 from bourn.clock import Clock
+from bourn.engine.linger import Linger
+from bourn.engine.pending import AckWaiter, Group, PendingCommit, Reply
 from bourn.engine.puts import DurablePuts
 from bourn.engine.room import BATCH_ROOM_BYTES_MIN, Room
 from bourn.engine.state import State
@@ -30,60 +29,14 @@ from bourn.layout.commit import CommitHeader, encode_commit
 from bourn.layout.entry import BATCH_OVERHEAD_BYTES, Entry, share_payloads
 from bourn.layout.keys import LogPosition, wal_key
 from bourn.log.acks import Durability
-from bourn.log.sequencer import Admitted, StreamState
-from bourn.model.record import AppendAck, StreamPosition, new_ack
+from bourn.log.sequencer import Admitted
+from bourn.model.record import AppendAck, new_ack
 from bourn.settings import EngineSettings
 
 log = logging.getLogger(__name__)
 
 PIPELINE_BYTES: Final = 256 * 1024  # an open commit earns another put in flight per this much
 SHARED_BYTES_MIN: Final = 4096  # a batch, in the mean; smaller ones weigh little beside their views
-
-
-class AckWaiter(Protocol):
-    """Who waits for an ack by a plain call: on the loop, in the order of admission."""
-
-    def acked(self, ack: AppendAck) -> None:
-        """The batch is durable."""
-        ...
-
-    def failed(self, error: BournError) -> None:
-        """The log has stopped: nobody knows what became of the batch."""
-        ...
-
-
-Reply = asyncio.Future[AppendAck] | AckWaiter
-
-
-class Group(msgspec.Struct, gc=False, eq=False):
-    """The batches of one stream in one commit."""
-
-    stream: Stream
-    state: StreamState  # behind the last batch
-    end: StreamPosition  # the same, as readers see it
-    entries: list[Entry]
-    replies: list[tuple[Reply, StreamPosition, StreamPosition]]
-
-
-class PendingCommit:
-    """A commit from its first entry until it is durable."""
-
-    __slots__ = ("bytes", "changes", "data", "groups", "ordinal", "reserved", "started", "waiters")
-
-    def __init__(self, ordinal: int) -> None:
-        self.ordinal = ordinal
-        self.bytes = 0
-        self.reserved = 0  # of the room, given back when this is durable
-        self.changes: list[bytes] = []
-        self.groups: dict[int, Group] = {}
-        self.waiters: list[asyncio.Future[None]] = []
-        self.data = b""  # the object, from the moment that nothing can join any more
-        self.started = 0.0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has joined yet."""
-        return not self.groups and not self.changes
 
 
 class Committer:
@@ -113,7 +66,6 @@ class Committer:
         self._tail_cache = tail_cache
         self._room = room
         self._state = state
-        self._flush_interval_secs = settings.flush_interval_ms / 1000
         self._in_flight_max = settings.commits_in_flight
         self._split_bytes = settings.commit_split_bytes
         self._clock = clock
@@ -126,7 +78,10 @@ class Committer:
         self._open = PendingCommit(base_ordinal)
         self._armed = False
         self._enough_bytes = self._split_bytes  # an open commit of this size does not wait
-        self._last_flush = float("-inf")
+        self._linger: Linger[PendingCommit] | None = None
+        if settings.flush_interval_ms:
+            interval_secs = settings.flush_interval_ms / 1000
+            self._linger = Linger(clock, interval_secs, self._next_put, self._flush)
         self.failed: BournError | None = None
         self.commits = 0
         self.bytes_committed = 0
@@ -224,17 +179,20 @@ class Committer:
             self._loop.call_soon(self._flush, commit)
         elif self._armed or commit.is_empty or in_flight >= self._in_flight_max:
             return  # decided already, or decided again when a put ends
-        elif self._flush_interval_secs == 0:
+        elif self._linger is None:
             if in_flight == 0 or commit.bytes >= in_flight * PIPELINE_BYTES:
                 self._armed = True
                 self._loop.call_soon(self._flush, commit)
         else:
             self._armed = True
-            delay = self._last_flush + self._flush_interval_secs - self._clock.monotonic()
-            if delay <= 0:
-                self._loop.call_soon(self._flush, commit)
-            else:
-                self._clock.call_later(delay, partial(self._flush, commit))
+            self._linger.begin(commit)
+
+    def _next_put(self) -> tuple[int, float]:
+        """How many the oldest put under way will ack, and when, if it takes as long as others."""
+        oldest = next(iter(self._commits.values()), None)
+        if oldest is None or not oldest.started:
+            return 0, 0.0
+        return oldest.batches, oldest.started + self.put_latency_secs
 
     def _flush(self, commit: PendingCommit) -> None:
         """The open commit's time has come, unless it grew to its full size before."""
@@ -249,7 +207,8 @@ class Committer:
         commit = self._open
         self._open = PendingCommit(commit.ordinal + 1)
         self._armed = False
-        self._last_flush = self._clock.monotonic()
+        if self._linger is not None:
+            self._linger.flushed()
         self._commits[commit.ordinal] = commit
         try:
             self._make(commit)
@@ -272,8 +231,7 @@ class Committer:
         commit.data, locations = encode_commit(
             header, commit.changes, [(stream_id, group.entries) for stream_id, group in groups]
         )
-        entries_count = sum(len(group.entries) for _, group in groups)
-        is_shared = commit.bytes >= SHARED_BYTES_MIN * entries_count
+        is_shared = commit.bytes >= SHARED_BYTES_MIN * commit.batches
         runs: list[tuple[Stream, int, int]] = []
         for (_, group), (_, offset, length) in zip(groups, locations, strict=True):
             stream, entries = group.stream, group.entries
@@ -295,7 +253,7 @@ class Committer:
             commit.started = self._clock.monotonic()
             self._tasks.spawn(self._put(commit_id, commit), "put")
         self._enough_bytes = self._split_bytes
-        if self._flush_interval_secs and self._durability.may_issue:
+        if self._linger is not None and self._durability.may_issue:
             earned = PIPELINE_BYTES * max(1, self._durability.in_flight)
             self._enough_bytes = min(earned, self._split_bytes)
 
@@ -313,15 +271,23 @@ class Committer:
         if self.failed is not None:
             return
         took = self._clock.monotonic() - commit.started
-        self.put_latency_secs += (took - self.put_latency_secs) / 16
+        average = self.put_latency_secs or took
+        self.put_latency_secs = average + (took - average) / 16
         commit.data = b""
         told: list[tuple[AckWaiter, AppendAck]] = []
+        acked_bytes = 0
         try:
             for durable_id in self._durability.complete(commit_id):
                 ordinal = self._base + durable_id
+                acked_bytes += self._commits[ordinal].reserved
                 self._release(self._commits[ordinal], told)
                 del self._commits[ordinal]
             self._put_closed()
+            if self._linger is not None and acked_bytes:
+                self._linger.acked(acked_bytes, self._open)
+                if self._linger.is_waiting:  # perhaps for this put
+                    self._linger.end()
+                    self._armed = False
             self._arm()
         finally:
             for waiter, ack in told:  # behind all that is done here: they may append again

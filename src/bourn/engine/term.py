@@ -15,8 +15,9 @@ from bourn.catalog.rows import BasinRow, StreamRow
 from bourn.catalog.streams import AutoCreateOn, Lookup, decide_auto_create
 from bourn.clock import Clock
 from bourn.engine.audience import Audiences
-from bourn.engine.committer import Committer, Reply
+from bourn.engine.committer import Committer
 from bourn.engine.history import History
+from bourn.engine.pending import Reply
 from bourn.engine.puts import DurablePuts
 from bourn.engine.quotas import check_quota
 from bourn.engine.reader import LogReader
@@ -168,6 +169,7 @@ class Term:
         self, stream: Stream, batch: RecordBatch, refusal: BournError
     ) -> asyncio.Future[AppendAck]:
         """Hold a refusal back until the state that it rests on is durable."""
+        refusal.__traceback__ = None  # which would refer back to it: garbage for every refusal
         self.room.give_back(room_of(batch.payload))
         future: asyncio.Future[AppendAck] = asyncio.get_running_loop().create_future()
         durable = self.committer.after(stream.last_commit)
