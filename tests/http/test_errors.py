@@ -498,6 +498,7 @@ def test_what_nobody_foresaw_is_a_500_that_tells_nothing(
         raise ZeroDivisionError("secret")
 
     server.node.check_tail = broken  # type: ignore[assignment, method-assign]  # on purpose
+    server.node.tail_now = broken  # type: ignore[assignment, method-assign]  # the same the quick way
     is_error(api.get(f"{STREAMS}/s/records/tail"), 500, "other", "internal error")
     assert "secret" in caplog.text
     assert api.get(f"{STREAMS}/s", JSON).status == 200

@@ -147,7 +147,7 @@ def test_large_requests_are_served_too(stream: str, laned: Wire, size: int) -> N
 def test_a_request_that_is_not_quick_goes_the_ordinary_way(
     server: Server, stream: str, laned: Wire
 ) -> None:
-    assert b" 200 OK" in laned.ask(request("GET", f"/v1/streams/{stream}"))
+    assert b" 200 OK" in laned.ask(request("GET", f"/v1/basins/{BASIN}"))
     assert members(server) == 0
     assert b" 200 OK" in laned.ask(append(stream))
 

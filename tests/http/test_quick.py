@@ -2,17 +2,14 @@
 
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
-from typing import Self
+from typing import Any, Self
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bourn.http.native import NativeServer
-from bourn.http.quick_head import QuickFields, parse_quick_head
-from bourn.limits import QUICK_HEAD_BYTES_MAX, QUICK_HEADS_KEPT
 from bourn.settings import EngineSettings
 from tests.http.edges import native_only
 from tests.http.server import PATIENCE_SECS, Server, eventually
@@ -53,6 +50,14 @@ def append(stream: str, body: bytes = b'{"records":[{"body":"x"}]}', *fields: st
 
 def read(stream: str, query: str = "seq_num=0", *fields: str) -> bytes:
     return request("GET", f"/v1/streams/{stream}/records?{query}", b"", *fields)
+
+
+def tail(stream: str, *fields: str) -> bytes:
+    return request("GET", f"/v1/streams/{stream}/records/tail", b"", *fields)
+
+
+def config(stream: str, *fields: str) -> bytes:
+    return request("GET", f"/v1/streams/{stream}", b"", *fields)
 
 
 class Wire:
@@ -105,6 +110,7 @@ def masked(answer: bytes) -> bytes:
 BASE64 = "s2-format: base64"
 PROTO = "accept: application/protobuf"
 ORIGIN = "origin: http://elsewhere"
+CODINGS = "accept-encoding: gzip, deflate, br, zstd"
 PLAIN = {
     "append": append,
     "append for a page": lambda name: append(name, b'{"records":[{"body":"x"}]}', ORIGIN),
@@ -119,6 +125,39 @@ PLAIN = {
     "read by a client that wants no compression": lambda name: read(
         name, "seq_num=1", "accept-encoding: identity"
     ),
+    "read by time": lambda name: read(name, "timestamp=1000&count=4"),
+    "read of nothing": lambda name: read(name, "seq_num=0&count=0"),
+    "read that may wait and need not": lambda name: read(name, "seq_num=2&wait=5"),
+    "read, small, compressed": lambda name: read(name, "seq_num=1&count=1", CODINGS),
+    "read, compressed": lambda name: read(name, "seq_num=0", CODINGS),
+    "read, compressed for a page": lambda name: read(name, "seq_num=0", CODINGS, ORIGIN),
+    "read in protobuf, compressed": lambda name: read(name, "seq_num=0", CODINGS, PROTO),
+    "read, compressed by gzip": lambda name: read(name, "seq_num=0", "accept-encoding: gzip"),
+    "tail": tail,
+    "tail for a page": lambda name: tail(name, ORIGIN, CODINGS),
+    "tail, which is never in protobuf": lambda name: tail(name, PROTO),
+    "config": config,
+    "config for a page": lambda name: config(name, ORIGIN, PROTO),
+    "streams": lambda name: request("GET", f"/v1/streams?prefix={name}&limit=1"),
+    "streams, all": lambda _: request("GET", "/v1/streams", b"", CODINGS),
+    "streams behind one": lambda name: request("GET", f"/streams?start_after={name[:-1]}"),
+    "basins": lambda _: request("GET", "/v1/basins"),
+    "basins, wherever": lambda _: b"GET /v1/basins?limit=1 HTTP/1.1\r\nhost: here\r\n\r\n",
+    "basins for a page": lambda _: request("GET", "/v1/basins?prefix=x", b"", ORIGIN, PROTO),
+}
+UNTOLD = {  # what is refused
+    "read past the tail": lambda name: read(name, "seq_num=99"),
+    "read past the tail for a page": lambda name: read(name, "seq_num=99", ORIGIN),
+    "read at the tail": lambda name: read(name, "tail_offset=0"),
+    "read past all time": lambda name: read(name, "timestamp=99999999999999"),
+    "read of no stream": lambda _: read("none-such", "seq_num=0", PROTO),
+    "read of no basin": lambda name: read(name).replace(BASIN.encode(), b"other-basin"),
+    "tail of no stream": lambda _: tail("none-such"),
+    "config of no stream": lambda _: config("none-such"),
+    "streams of no basin": lambda _: request("GET", "/v1/streams").replace(b"quick", b"other"),
+    "streams, badly asked for": lambda _: request("GET", "/v1/streams?limit=x"),
+    "basins, badly asked for": lambda _: request("GET", "/v1/basins?prefix=-"),
+    "config of no basin": lambda name: config(name).replace(BASIN.encode(), b"other-basin"),
 }
 REFUSED = {
     "a position": lambda name: append(name, b'{"records":[{}],"match_seq_num":9}'),
@@ -129,14 +168,13 @@ ODD = {
     "no basin": lambda name: append(name).replace(BASIN.encode(), b"other-basin"),
     "no JSON": lambda name: append(name, b"{"),
     "too many records": lambda name: append(name, b'{"records":[' + b"{}," * 1000 + b"{}]}"),
-    "past the tail": lambda name: read(name, "seq_num=99"),
     "a bad query": lambda name: read(name, "seq_num=x"),
     "a key": lambda name: append(name, b'{"records":[{}]}', "s2-encryption-key: abc"),
     "compressed": lambda name: append(name, b'{"records":[{}]}', "content-encoding: gzip"),
-    "wants compression": lambda name: read(name, "seq_num=0", "accept-encoding: gzip"),
+    "a wait": lambda name: read(name, "seq_num=9&clamp=true&wait=1"),
+    "a basin": lambda _: request("GET", f"/v1/basins/{BASIN}"),
+    "streams of whichever basin": lambda _: b"GET /v1/streams HTTP/1.1\r\nhost: here\r\n\r\n",
     "a weight": lambda name: read(name, "seq_num=0", "accept-encoding: identity;q=0"),
-    "check of the tail": lambda name: request("GET", f"/v1/streams/{name}/records/tail"),
-    "the stream itself": lambda name: request("GET", f"/v1/streams/{name}"),
     "HEAD": lambda name: read(name, "tail_offset=0&clamp=true").replace(b"GET", b"PUT", 1),
     "an unknown way": lambda _: request("GET", "/v1/nothing"),
 }
@@ -151,7 +189,7 @@ def test_it_answers_as_the_ordinary_way_does(server: Server, stream: str, what: 
     quick = ask(server.port, PLAIN[what](stream))
     assert quick_count(server) == before + 1
     with Wire(server.port) as wire:
-        wire.ask(request("GET", "/v1/basins"))  # from here on it is the ordinary way
+        wire.ask(request("GET", "/v1/locations"))  # from here on it is the ordinary way
         ordinary = wire.ask(PLAIN[what](stream))
     assert quick_count(server) == before + 1
     if what.startswith("append"):
@@ -161,6 +199,58 @@ def test_it_answers_as_the_ordinary_way_does(server: Server, stream: str, what: 
         if "protobuf" in what:
             quick, ordinary = (found.partition(b"\r\n\r\n")[0] for found in (quick, ordinary))
     assert masked(quick) == masked(ordinary)
+
+
+@pytest.mark.parametrize("what", UNTOLD)
+def test_it_says_what_is_wrong_as_the_ordinary_way_does(
+    server: Server, stream: str, what: str
+) -> None:
+    ask(server.port, append(stream))
+    before = quick_count(server)
+    with Wire(server.port) as wire:
+        quick = wire.ask(UNTOLD[what](stream))
+        assert b" 200 OK" in wire.ask(append(stream))
+    assert quick_count(server) == before + 2
+    with Wire(server.port) as wire:
+        wire.ask(request("GET", "/v1/locations"))
+        ordinary = wire.ask(UNTOLD[what](stream))
+    assert quick.split()[1] in {b"400", b"404", b"416"}
+    assert SEQ_NUMS.sub(b"", masked(quick)) == SEQ_NUMS.sub(b"", masked(ordinary))
+
+
+def streams(_: str) -> bytes:
+    return request("GET", "/v1/streams")
+
+
+def basins(_: str) -> bytes:
+    return request("GET", "/v1/basins")
+
+
+@pytest.mark.parametrize("asked", [read, tail, config, streams, basins])
+def test_it_is_counted_as_on_the_ordinary_way(
+    server: Server, stream: str, asked: Callable[[str], bytes]
+) -> None:
+    ask(server.port, append(stream))
+    ask(server.port, append("none-such"))
+
+    def counted() -> dict[Any, int]:
+        meter, found = server.node.meter, dict[Any, int]()
+        for of, counts in server.call(lambda: {**meter._pending}).items():
+            for (_, label), value in counts.items():
+                found[of, label] = found.get((of, label), 0) + value
+        return found
+
+    with Wire(server.port) as wire:
+        wire.ask(request("GET", "/v1/locations"))
+        grown = []
+        for send in (partial(ask, server.port), wire.ask):
+            before = counted()
+            assert b" 200 OK" in send(asked(stream))
+            send(asked("none-such"))
+            after = counted()
+            grown.append({key: after[key] - before.get(key, 0) for key in after})
+    assert grown[0] == grown[1]
+    assert sum(grown[0].values())
 
 
 def test_a_client_that_has_said_its_last_has_all_its_answers(server: Server, stream: str) -> None:
@@ -198,7 +288,7 @@ def test_a_refused_append_is_told_why_and_the_connection_goes_on(
     other = f"s-{next(NAMES)}"
     ask(server.port, request("PUT", f"/v1/streams/{other}"))
     with Wire(server.port) as wire:
-        wire.ask(request("GET", "/v1/basins"))
+        wire.ask(request("GET", "/v1/locations"))
         ordinary = wire.ask(REFUSED[what](other))
     assert quick.startswith(b"HTTP/1.1 412 Precondition Failed\r\n")
     assert masked(quick) == masked(ordinary)
@@ -209,7 +299,7 @@ def test_whatever_is_odd_goes_the_ordinary_way(server: Server, stream: str, what
     ask(server.port, append(stream))
     before = quick_count(server)
     with Wire(server.port) as wire:
-        wire.ask(request("GET", "/v1/basins"))
+        wire.ask(request("GET", "/v1/locations"))
         ordinary = wire.ask(ODD[what](stream))
     found = ask(server.port, ODD[what](stream))
     assert quick_count(server) == before
@@ -287,6 +377,8 @@ def test_a_token_is_asked_for_at_every_request(stream: str) -> None:
             assert b" 200 OK" in kept.ask(append(stream, body, mine))
             assert quick_count(server) == before + 1
             assert b" 403 " in other.ask(read(stream, "seq_num=0", mine))
+            assert b" 403 " in other.ask(tail(stream, mine))
+            assert b" 403 " in other.ask(config(stream, mine))
             ask(server.port, request("DELETE", "/v1/access-tokens/t", b"", secret))
             assert b" 401 " in kept.ask(append(stream, body, mine))
         assert quick_count(server) == before + 1
@@ -304,98 +396,3 @@ def test_a_server_that_stops_answers_what_it_has_admitted(stream: str) -> None:
             assert b" 200 OK" in wire.answer()
             assert wire.sock.recv(10) == b""
             stopping.result(PATIENCE_SECS)
-
-
-# What is no plain head
-
-PLAIN_HEAD = append("a")[: append("a").index(b"\r\n\r\n") + 4]
-
-
-def test_the_plain_head_is_taken() -> None:
-    found = parse_quick_head(PLAIN_HEAD, cors=True)
-    assert found is not None
-    assert (found.basin, found.stream, found.length) == (BASIN, "a", 26)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (b"HTTP/1.1", b"HTTP/1.0"),
-        (b"HTTP/1.1", b"HTTP/1.1 "),
-        (b"POST ", b"POST  "),
-        (b"POST", b"post"),
-        (b" /v1", b" http://here/v1"),
-        (b" /v1", b" /v1/../v1"),
-        (b"/records", b"/records#x"),
-        (b"/records", b"/records/"),
-        (b"host: here\r\n", b""),
-        (b"host: here", b"host : here"),
-        (b"host: here", b" host: here"),
-        (b"host: here", b"host: here\r\n folded"),
-        (b"host: here", b"host: he\x00re"),
-        (b"host: here", b"host: he\xffre"),
-        (b"host: here", b"host: here\nx: y"),
-        (b"host: here\r\n", b"host: here\n"),
-        (b"host: here\r\n", b"host: here\r"),
-        (b"host: here\r\n", b"host: here\r\nhost: there\r\n"),
-        (b"content-length: 26", b"content-length: +26"),
-        (b"content-length: 26", b"content-length: 26, 26"),
-        (b"content-length: 26", b"content-length: 26\r\nContent-Length: 26"),
-        (b"content-length: 26", b"content-length: 2 6"),
-        (b"content-length: 26", b"content-length:"),
-        (b"content-length: 26", b"content-length: 26\r\ntransfer-encoding: chunked"),
-        (b"content-length: 26", b"transfer-encoding: chunked"),
-        (b"content-length: 26", b"content-length: 26\r\nexpect: 100-continue"),
-        (b"content-length: 26", b"content-length: 26\r\nconnection: close"),
-        (b"content-length: 26", b"content-length: 26\r\nupgrade: h2c"),
-        (b"content-length: 26", b"content-length: 26\r\nx-unknown: 1"),
-        (b"application/json", b"s2s/proto"),
-        (b"content-type: application/json\r\n", b""),
-        (b"s2-basin: quick-basin\r\n", b""),
-        (b"quick-basin", b"Quick_Basin"),
-        (b"/a/", b"/%ff/"),
-        (b"/a/", b"//"),
-        (b"content-length: 26", b"s2-format: odd\r\ncontent-length: 26"),
-        (b"content-length: 26", b"authorization: Basic eA==\r\ncontent-length: 26"),
-        (b"host: here", b"host: " + b"h" * QUICK_HEAD_BYTES_MAX),
-    ],
-)
-def test_a_head_that_is_not_plain_is_left_to_who_knows_the_rules(old: bytes, new: bytes) -> None:
-    assert old in PLAIN_HEAD
-    assert parse_quick_head(PLAIN_HEAD.replace(old, new, 1), cors=True) is None
-
-
-def test_fields_that_are_known_say_nothing_about_stream_length_or_verb() -> None:
-    known: dict[bytes, QuickFields] = {}
-    reading = read("b", "seq_num=3", "secret")
-    heads = [
-        PLAIN_HEAD,
-        PLAIN_HEAD.replace(b"/a/", b"/b/").replace(b": 26", b": 2600"),
-        PLAIN_HEAD.replace(b"content-length: 26", b"Content-Length:\t26"),
-        PLAIN_HEAD.replace(b"content-length: 26", b"content-length: 26\r\ncontent-length:\t26"),
-        PLAIN_HEAD.replace(b"content-length: 26\r\n", b""),
-        PLAIN_HEAD.replace(b"POST", b"GET"),
-        reading,
-        reading.replace(b"seq_num=3", b"seq_num=4"),
-        reading.replace(b"GET", b"POST"),
-    ]
-    for head in [*heads, *heads]:
-        assert parse_quick_head(head, cors=True, known=known) == parse_quick_head(head, cors=True)
-    assert len(known) == 3
-    for number in range(100):
-        other = PLAIN_HEAD.replace(b"host: here", b"host: here-%d" % number)
-        assert parse_quick_head(other, cors=True, known=known) is not None
-        assert len(known) <= QUICK_HEADS_KEPT
-
-
-@settings(max_examples=300)
-@given(st.data())
-def test_altered_heads_never_break_it_nor_move_its_end(data: st.DataObject) -> None:
-    head = bytearray(PLAIN_HEAD)
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(head) - 1))
-        head[at] = data.draw(st.integers(0, 255))
-    found = parse_quick_head(bytes(head), cors=True)
-    if found is not None:
-        lengths = re.findall(rb"(?im)^content-length:[ \t]*([0-9]+)[ \t]*\r$", bytes(head))
-        assert [found.length] == [int(length) for length in lengths]

@@ -7,11 +7,24 @@ from typing import Any
 import pytest
 
 from bourn.clock import ManualClock
+from bourn.errors import BournError
 from bourn.http.native import NativeServer
+from bourn.http.problems import STATUS
 from bourn.limits import ANSWER_BYTES_KEPT_MAX, ANSWERS_KEPT, JSON_WRITTEN_INLINE_BYTES_MAX
 from tests.http.edges import native_only
 from tests.http.server import Server, eventually
-from tests.http.test_quick import BASIN, NAMES, Wire, append, ask, quick_count, read, request
+from tests.http.test_quick import (
+    BASIN,
+    NAMES,
+    Wire,
+    append,
+    ask,
+    masked,
+    quick_count,
+    read,
+    request,
+    tail,
+)
 
 pytestmark = native_only("it has no quick way")
 
@@ -45,7 +58,9 @@ def record(text: str) -> bytes:
 def kept(server: Server) -> dict[bytes, bytes]:
     quick = server.app.quick
     assert quick is not None
-    return server.call(lambda: {head: kept.body for head, kept in quick._reads._answers.items()})
+    return server.call(
+        lambda: {head: kept.reply.body for head, kept in quick._reads._answers.items()}
+    )
 
 
 def counted(server: Server) -> tuple[int, int]:
@@ -186,7 +201,7 @@ def test_large_reads_are_quick_up_to_a_bound_and_whole_beyond(
     is_quick = records * (size + 8) <= JSON_WRITTEN_INLINE_BYTES_MAX
     assert quick_count(server) == before + is_quick
     with Wire(server.port) as wire:
-        wire.ask(request("GET", "/v1/basins"))
+        wire.ask(request("GET", "/v1/locations"))
         assert body_of(wire.ask(read(stream, "seq_num=0", *fields))) == body_of(quick)
     if not fields:
         expected = [bytes([ord("a") + at]) * size for at in range(records)]
@@ -236,3 +251,21 @@ def test_large_answers_to_a_client_that_reads_late_are_whole_and_in_order(
         wire.sock.sendall(b"".join(read(stream, f"seq_num={at}&count=1") for at in order))
         for at in order:
             assert bodies(wire.answer()) == [texts[at].encode()]
+
+
+@pytest.mark.parametrize("code", STATUS)
+def test_every_refusal_is_the_same_bytes_both_ways(code: str) -> None:
+    raised = type("Raised", (BournError,), {"code": code})
+
+    def refuse(*_: object) -> None:
+        raise raised("why")
+
+    with Server() as server:
+        server.node.tail_now = refuse  # type: ignore[assignment, method-assign]  # on purpose
+        server.node.check_tail = refuse  # type: ignore[assignment, method-assign]
+        quick = ask(server.port, tail("s"))
+        assert quick_count(server) == 1
+        with Wire(server.port) as wire:
+            wire.ask(request("GET", "/v1/locations"))
+            assert masked(wire.ask(tail("s"))) == masked(quick)
+        assert quick_count(server) == 1

@@ -165,10 +165,11 @@ def test_every_error_has_its_status_headers_and_body(
 ) -> None:
     raised = type("Raised", (BournError,), {"code": row.code})
 
-    async def refuse(*_: object) -> None:
+    def refuse(*_: object) -> None:
         raise raised('why "not"')
 
     own.node.check_tail = refuse  # type: ignore[assignment, method-assign]  # on purpose
+    own.node.tail_now = refuse  # type: ignore[assignment, method-assign]  # the same the quick way
     with Connected(version, own.port, client_thread) as connected:
         reply = Api(connected.client, BASIN).get("/v1/streams/s/records/tail")
     body = f'{{"code":"{row.code}","message":"why \\"not\\""}}'.encode()

@@ -105,3 +105,15 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_any_text_is_a_time_or_refused(text: str) -> None:
     with suppress(BadJson):
         assert NS_MIN <= parse_ns(text) <= NS_MAX
+
+
+@given(st.integers(-62_135_596_800_000, MS_MAX))
+def test_milliseconds_are_written_as_nanoseconds_are(instant_ms: int) -> None:
+    assert format_ms(instant_ms) == format_ns(instant_ms * 1_000_000)
+
+
+@pytest.mark.parametrize("instant_ms", [-62_135_596_800_001, MS_MAX + 1])
+def test_milliseconds_out_of_bounds_are_not_written(instant_ms: int) -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"must be|out of range"):
+            format_ms(instant_ms)

@@ -5,7 +5,7 @@ How a node starts, fails, rebuilds itself and ends is `lifecycle`'s.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from bourn.catalog.basins import (
     basin_config,
@@ -15,7 +15,7 @@ from bourn.catalog.basins import (
     decide_reconfigure_basin,
 )
 from bourn.catalog.changes import Decision
-from bourn.catalog.rows import BasinRow, StreamRow, decode_stream_row
+from bourn.catalog.rows import BasinRow, StreamRow
 from bourn.catalog.streams import (
     AutoCreateOn,
     decide_create_stream,
@@ -24,20 +24,18 @@ from bourn.catalog.streams import (
     decide_reconfigure_stream,
     stream_config,
 )
-from bourn.engine.appends import Appends
+from bourn.engine.at_once import AtOnce
 from bourn.engine.batch import ReadBatch
 from bourn.engine.follower import Read, open_read
-from bourn.engine.glance import Glance, Sight
 from bourn.engine.lifecycle import NodeState
+from bourn.engine.pages import BasinPage, StreamPage, basin_page, stream_page
 from bourn.engine.quotas import check_quota
 from bourn.engine.sealing import Opener, opener_for
-from bourn.engine.stream import Stream
 from bourn.engine.term import Term
-from bourn.errors import BasinNotFound, BournError
-from bourn.log.cursor import ReadRequest, open_cursor, plan_start, settle_start
+from bourn.errors import BournError
+from bourn.log.cursor import ReadRequest
 from bourn.model.config import BasinConfig, ResolvedStreamConfig, StreamConfig
 from bourn.model.keys import NO_KEY, CustomerKey
-from bourn.model.names import list_limit
 from bourn.model.patch import BasinPatch, StreamPatch
 from bourn.model.record import StreamPosition
 from bourn.model.resource import CreateBasin, CreateStream, EnsureBasin
@@ -47,21 +45,7 @@ T = TypeVar("T")
 __all__ = ["BasinPage", "Node", "NodeState", "StreamPage"]
 
 
-class BasinPage(NamedTuple):
-    """A part of a listing, and whether more follows."""
-
-    rows: list[BasinRow]
-    has_more: bool
-
-
-class StreamPage(NamedTuple):
-    """A part of a listing, and whether more follows."""
-
-    rows: list[StreamRow]
-    has_more: bool
-
-
-class Node(Appends):
+class Node(AtOnce):
     """A running store on one bucket. Made by `Node.open`, ended by `close`."""
 
     # Basins
@@ -128,9 +112,7 @@ class Node(Appends):
     ) -> BasinPage:
         """Return a page of basin rows in byte order."""
         term = await self._leading()
-        return await term.answer(
-            lambda: BasinPage(*term.state.basins.list(prefix, start_after, list_limit(limit)))
-        )
+        return await term.answer(lambda: basin_page(term, prefix, start_after, limit))
 
     # Streams
 
@@ -195,19 +177,7 @@ class Node(Appends):
     ) -> StreamPage:
         """Return a page of stream rows in byte order."""
         term = await self._leading()
-
-        def listed() -> StreamPage:
-            row = term.state.basins.get(basin)
-            if row is None:
-                raise BasinNotFound(basin)
-            page = term.state.streams.list_names(row.id, prefix, start_after, list_limit(limit))
-            rows = [
-                found.hot.row if found.hot is not None else decode_stream_row(found.row or b"")
-                for found in page.streams
-            ]
-            return StreamPage(rows, page.has_more)
-
-        return await term.answer(listed)
+        return await term.answer(lambda: stream_page(term, basin, prefix, start_after, limit))
 
     # Usage
 
@@ -243,51 +213,6 @@ class Node(Appends):
         with read:
             batch = await read.one()
         return batch if opener is None else opener.open(batch)
-
-    def read_now(self, basin: str, name: str, request: ReadRequest) -> Glance | None:
-        """Read one batch out of memory, where nothing has to be waited for or made before.
-
-        None where `read` must say what there is, or what is wrong. The request is a `unary` one
-        that does not wait.
-        """
-        term = self._term
-        stream = None if term is None else self._seen(term, basin, name)
-        if term is None or stream is None:
-            return None
-        now_ms, tail = self._clock.now_ms(), stream.tail
-        try:
-            start = plan_start(request, tail)
-            if not isinstance(start, int):
-                return None
-            cursor = open_cursor(request, settle_start(request, start, tail))
-            batch = term.reader.collect_now(stream, cursor, now_ms)
-        except BournError:
-            return None
-        return None if batch is None else Glance(batch, tail, now_ms)
-
-    def still_holds(self, sight: Sight, basin: str, name: str) -> bool:
-        """Whether a read would give again what it gave, and would be allowed to."""
-        term = self._term
-        stream = None if term is None else self._seen(term, basin, name)
-        return (
-            stream is not None
-            and stream.tail is sight.tail
-            and sight.from_ms <= self._clock.now_ms() < sight.until_ms
-        )
-
-    def _seen(self, term: Term, basin: str, name: str) -> Stream | None:
-        """Return a stream that may be read here and now, by anybody; else None.
-
-        One that is not durable yet has nothing to be read.
-        """
-        housekeeping = self._housekeeping
-        if housekeeping is None or not housekeeping.is_fresh():
-            return None
-        stream = term.find(basin, name)
-        if stream is None:
-            return None
-        row = stream.row
-        return None if row.deleted_at_ms is not None or row.cipher is not None else stream
 
     @asynccontextmanager
     async def read_session(

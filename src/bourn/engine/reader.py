@@ -91,20 +91,27 @@ class LogReader(Fetches):
                 break  # what was found before it is whole; the next read meets it again
         return gather.collected(self._encoded, full=full)
 
-    def collect_now(self, stream: Stream, cursor: Cursor, now_ms: int) -> ReadBatch | None:
-        """As `collect`, out of memory alone; None where something has to be fetched."""
+    def collect_now(
+        self, stream: Stream, cursor: Cursor, now_ms: int
+    ) -> tuple[ReadBatch, Entry | None] | None:
+        """As `collect`, out of memory alone; None where something has to be fetched.
+
+        With the batch comes the stored one whose next record was left out, if one was.
+        """
         end = stream.tail.seq_num
         position = max(cursor.position, min(stream.trim_point, end))
         gather = Gather(cursor, position, end, is_sealed=stream.row.cipher is not None)
-        full = False
-        while gather.position < end and not full and not gather.is_sated:
+        left_out = None
+        while gather.position < end and left_out is None and not gather.is_sated:
             part = self._next_part(stream, gather, end, now_ms)
             if part is not None:
                 entries = self._held(stream, part)
                 if entries is None:
                     return None
-                full = gather.take_run(entries, now_ms)
-        return gather.batch(self._encoded)
+                if gather.take_run(entries, now_ms):
+                    position = gather.position
+                    left_out = next(entry for entry in entries if entry.end_seq_num > position)
+        return gather.batch(self._encoded), left_out
 
     def _next_part(self, stream: Stream, gather: Gather, end: int, now_ms: int) -> Part | None:
         """Return the part to take from next; None where there is none, or it was stepped over."""
@@ -150,6 +157,24 @@ class LogReader(Fetches):
                 await self._moved(missing, moves)
                 continue
             after = part.end_seq_num
+            for entry in entries:
+                found = _first_in(entry, timestamp, stream.trim_point, now_ms)
+                if found is not None:
+                    return min(found, tail)
+
+    def locate_now(self, stream: Stream, timestamp: int, now_ms: int) -> int | None:
+        """As `locate`, out of memory alone; None where something has to be fetched."""
+        tail, after = stream.tail.seq_num, 0
+        while True:
+            part = self._part_from(stream, timestamp, after)
+            if part is None or part.first_seq_num >= tail:
+                return tail
+            after = part.end_seq_num
+            if after <= stream.trim_point or part.expires_s * 1000 <= now_ms:
+                continue
+            entries = self._held(stream, part)
+            if entries is None:
+                return None
             for entry in entries:
                 found = _first_in(entry, timestamp, stream.trim_point, now_ms)
                 if found is not None:

@@ -160,7 +160,7 @@ class App:
         try:
             await handler(request, *match.segments)
         except Exception as error:
-            request.note_failure(problem_of(error).status, error)
+            request.note_failure(error)
             raise
         self._counter.answered(request, match.route, method, match.segments)
 

@@ -8,12 +8,13 @@ from bourn.catalog.basins import basin_info
 from bourn.catalog.changes import Provision
 from bourn.catalog.rows import StreamRow
 from bourn.catalog.streams import StreamInfo, stream_info
-from bourn.engine.node import Node
+from bourn.engine.node import BasinPage, Node, StreamPage
 from bourn.errors import BadJson, BadName, Invalid
-from bourn.http.listing import narrowed
+from bourn.http.listing import Part, narrowed
 from bourn.http.query import ListQuery, list_query
 from bourn.http.request import Request
 from bourn.model import names
+from bourn.model.config import ResolvedStreamConfig
 from bourn.model.resource import (
     basin_config_shape,
     decode_basin_patch,
@@ -52,9 +53,7 @@ class ControlPlane:
         request.permit()
         wanted = list_query(request.exchange.query, names.basin_prefix)
         part = narrowed(request.principal.grant.scope.basins, wanted)
-        rows, has_more = part.cut(await self._node.list_basins(*part.query), lambda row: row.name)
-        body = {"basins": [basin_info(row) for row in rows], "has_more": has_more}
-        await request.answer(200, _encode(body))
+        await request.answer(200, basins_json(part, await self._node.list_basins(*part.query)))
 
     async def create_basin(self, request: Request) -> None:
         """POST /basins."""
@@ -108,14 +107,13 @@ class ControlPlane:
         basin = request.basin()
         request.permit(basin)
         wanted = list_query(request.exchange.query, names.stream_prefix)
-        if own := request.principal.stream_prefix:
+        own = request.principal.stream_prefix
+        if own:
             # Behind the prefix alone, too: that name would be an empty one to whoever asks.
             wanted = ListQuery(own + wanted.prefix, own + wanted.start_after, wanted.limit)
         part = narrowed(request.principal.grant.scope.streams, wanted)
         page = await self._node.list_streams(basin, *part.query)
-        rows, has_more = part.cut(page, lambda row: row.name)
-        body = {"streams": [_shown(request, row) for row in rows], "has_more": has_more}
-        await request.answer(200, _encode(body))
+        await request.answer(200, streams_json(part, page, own))
 
     async def create_stream(self, request: Request) -> None:
         """POST /streams."""
@@ -131,7 +129,7 @@ class ControlPlane:
         decision = await self._node.create_stream(basin, wanted, token)
         await request.answer(
             201,
-            _encode(_shown(request, decision.row)),
+            _encode(_shown(decision.row, request.principal.stream_prefix)),
             s2_provision_result=decision.provision.value,
         )
 
@@ -140,7 +138,7 @@ class ControlPlane:
         basin, name = request.basin(), request.stream_segment(segment)
         request.permit(basin, name)
         config = await self._node.stream_config(basin, name)
-        await request.answer(200, _encode(stream_config_shape(config)))
+        await request.answer(200, stream_config_json(config))
 
     async def ensure_stream(self, request: Request, segment: str) -> None:
         """PUT /streams/{stream}."""
@@ -151,7 +149,7 @@ class ControlPlane:
         decision = await self._node.ensure_stream(basin, name, wanted)
         await request.answer(
             _ensured(decision.provision),
-            _encode(_shown(request, decision.row)),
+            _encode(_shown(decision.row, request.principal.stream_prefix)),
             s2_provision_result=decision.provision.value,
         )
 
@@ -161,7 +159,7 @@ class ControlPlane:
         request.permit(basin, name)
         patch = decode_stream_patch(await request.json_body())
         config = await self._node.reconfigure_stream(basin, name, patch)
-        await request.answer(200, _encode(stream_config_shape(config)))
+        await request.answer(200, stream_config_json(config))
 
     async def delete_stream(self, request: Request, segment: str) -> None:
         """DELETE /streams/{stream}."""
@@ -201,11 +199,28 @@ class ControlPlane:
         await request.answer(200, _encode(self._location))
 
 
-def _shown(request: Request, row: StreamRow) -> StreamInfo:
+def stream_config_json(config: ResolvedStreamConfig) -> bytes:
+    """Return a stream's config as JSON."""
+    return _encode(stream_config_shape(config))
+
+
+def basins_json(part: Part, page: BasinPage) -> bytes:
+    """Return what may be shown of a page of basins as JSON."""
+    rows, has_more = part.cut(page, lambda row: row.name)
+    return _encode({"basins": [basin_info(row) for row in rows], "has_more": has_more})
+
+
+def streams_json(part: Part, page: StreamPage, own_prefix: str = "") -> bytes:
+    """Return what may be shown of a page of streams as JSON."""
+    rows, has_more = part.cut(page, lambda row: row.name)
+    return _encode({"streams": [_shown(row, own_prefix) for row in rows], "has_more": has_more})
+
+
+def _shown(row: StreamRow, own_prefix: str) -> StreamInfo:
     """What JSON shows of a stream, by the name that whoever asks has for it."""
     info = stream_info(row)
-    if request.principal.stream_prefix:
-        return msgspec.structs.replace(info, name=request.own_name(row.name))
+    if own_prefix:
+        return msgspec.structs.replace(info, name=row.name.removeprefix(own_prefix))
     return info
 
 

@@ -297,13 +297,14 @@ class LanedConnection(QuickConnection):
     def came(self, data: bytes) -> None:
         """Take what has come by the lane."""
         self._owes_more = True
-        self._buffer = self._buffer + data if self._buffer else data
+        is_whole = self._take(data)
         if self._is_leaving:
             return
         if len(data) == LANE_BYTES:
             self.leave_lane()
         elif self._head is None:
-            self._serve()
+            if is_whole:
+                self._serve()
             self._ask_for_more()
 
     def was_short(self, data: bytes) -> None:

@@ -10,21 +10,17 @@ says nothing for a while goes there too: its time limits are there. From rest it
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Any
 
-from bourn.errors import BournError
 from bourn.http.backlog import Backlog, Waiting
 from bourn.http.ordinary import Ordinary
-from bourn.http.problems import problem_of
 from bourn.http.quick_head import HEAD_END, QuickFields, QuickHead, parse_quick_head
-from bourn.http.quick_shared import Quick
-from bourn.http.request import RESPONSE_COMPRESSION_THRESHOLD_BYTES
+from bourn.http.quick_shared import Quick, refused
 from bourn.http.sockets import prepare_socket
 from bourn.http.way_back import WayBack
 from bourn.limits import (
+    QUICK_AHEAD_BYTES_MAX,
     QUICK_BODY_BYTES_MAX,
     QUICK_HEAD_BYTES_MAX,
     QUICK_HEADS_KEPT,
@@ -33,8 +29,6 @@ from bourn.limits import (
 )
 from bourn.model.record import AppendAck
 from bourn.wire import json, protobuf
-
-log = logging.getLogger(__name__)
 
 
 class QuickConnection(asyncio.Protocol):
@@ -57,6 +51,8 @@ class QuickConnection(asyncio.Protocol):
         self._heads: dict[bytes, QuickHead] = {}
         self._fields: dict[bytes, QuickFields] = {}
         self._buffer = b""
+        self._part = bytearray()  # of a request that came in more than two pieces
+        self._stop = 0  # where the request that has begun ends, if that is known
         self._transport: Any = None
         self._timer: asyncio.TimerHandle | None = None
         self._head: QuickHead | None = None  # of the append under way
@@ -85,11 +81,40 @@ class QuickConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Answer what is whole."""
-        self._buffer = self._buffer + data if self._buffer else data
+        if not self._take(data):
+            return
         if self._head is None:
             self._serve()
-        elif len(self._buffer) > QUICK_BODY_BYTES_MAX:
+        elif len(self._buffer) > QUICK_AHEAD_BYTES_MAX:
             self._pause()  # more requests than answers
+
+    def _take(self, data: bytes) -> bool:
+        """Put by what has come; False where the request that has begun is not whole by that.
+
+        A body may come in many pieces, and is not to be copied as often. Nor are they kept as they
+        are: tiny ones would take many times the memory.
+        """
+        if self._part:
+            self._part += data
+            if len(self._part) < self._stop:
+                return False
+            self._buffer = self._whole()
+        elif not self._buffer:
+            self._buffer = data
+        elif len(self._buffer) + len(data) >= self._stop:
+            self._buffer += data
+        else:
+            self._part += self._buffer
+            self._part += data
+            self._buffer = b""
+            return False
+        return True
+
+    def _whole(self) -> bytes:
+        """All that has come and is not answered."""
+        if self._part:
+            self._buffer, self._part = bytes(self._part), bytearray()
+        return self._buffer
 
     def eof_received(self) -> bool:
         """Close, behind the answers to all that has come."""
@@ -127,10 +152,11 @@ class QuickConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._forget()
-        if self._buffer:
+        data = self._whole()
+        if data:
             self._way_back.close(self._served)
         ordinary = self._heir = self._ordinary(self._way_back)
-        transport, data = self._transport, self._buffer
+        transport = self._transport
         self._buffer = b""
         transport.set_protocol(ordinary)
         ordinary.connection_made(transport)
@@ -196,7 +222,9 @@ class QuickConnection(asyncio.Protocol):
                 return
             stop = end + head.length
             if len(data) < stop:
+                self._stop = stop
                 return
+            self._stop = 0
             if head.wanted is None:
                 is_answered = self._answer(head, data[end:stop])
             else:
@@ -218,13 +246,12 @@ class QuickConnection(asyncio.Protocol):
         return head
 
     def _answer_read(self, head: QuickHead, text: bytes) -> bool:
-        body = self._quick.read(text, head)
-        if body is None:
+        reply = self._quick.reply(text, head)
+        if reply is None:
             return False
-        size = len(body)
-        start = head.small if size < RESPONSE_COMPRESSION_THRESHOLD_BYTES else head.large
-        start = b"%b%d%b" % (start, size, self._quick.date())
-        if size <= QUICK_JOINED_BYTES_MAX:
+        start, body = reply
+        start = b"%b%d%b" % (start, len(body), self._quick.date())
+        if len(body) <= QUICK_JOINED_BYTES_MAX:
             self._write(start + body)
         else:
             self._write_parts(start, body)
@@ -236,9 +263,15 @@ class QuickConnection(asyncio.Protocol):
         taken = self._quick.append(head, body, self)
         if taken is False:
             return False
-        self._head = head
         if taken is not True:
-            self._refusing = asyncio.get_running_loop().create_task(self._refused(taken))
+            refusal = self._quick.node.refusal_now(taken)
+            if refusal is not None:
+                self._refuse(head, refusal)
+                return True
+            self._refusing = asyncio.get_running_loop().create_task(
+                self._quick.tell_refusal(taken, self)
+            )
+        self._head = head
         return True
 
     def acked(self, ack: AppendAck) -> None:
@@ -252,28 +285,15 @@ class QuickConnection(asyncio.Protocol):
         self._write(b"%b%d%b%b" % (head.small, len(body), quick.date_at(now), body))
         self._go_on()
 
-    async def _refused(self, done: "asyncio.Future[AppendAck]") -> None:
-        """Tell a refusal; it has to wait for what it rests on."""
-        try:
-            await self._quick.node.settled_append(done)
-        except BournError as error:
-            self.failed(error)
-        except Exception:
-            log.exception("an append failed")
-            self.failed(RuntimeError())
-        else:
-            raise AssertionError("a refused append has no ack")
-
     def failed(self, error: Exception) -> None:
         """Send what has gone wrong and go on."""
-        head, problem = self._head, problem_of(error)
-        assert head is not None
-        shared = head.small.partition(b"content-type: ")[2].partition(b"\r\n")[2]
-        fields = "".join(f"{name}: {value}\r\n" for name, value in problem.headers)
-        status = f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n{fields}"
-        length = b"%d" % len(problem.body)
-        self._write(status.encode() + shared + length + self._quick.date() + problem.body)
+        assert self._head is not None
+        self._refuse(self._head, error)
         self._go_on()
+
+    def _refuse(self, head: QuickHead, error: Exception) -> None:
+        start, body = refused(head, error)
+        self._write(b"%b%d%b%b" % (start, len(body), self._quick.date(), body))
 
     def _go_on(self) -> None:
         self._head = None

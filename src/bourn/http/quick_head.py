@@ -13,10 +13,12 @@ from bourn.errors import BournError
 from bourn.http.cors import origin_fields
 from bourn.http.data_plane import checked, parse_read_query
 from bourn.http.media import Media, media_of
+from bourn.http.request import ENCODING_NAMES
 from bourn.http.routing import Route, decode_segment, match_path
 from bourn.limits import QUICK_HEAD_BYTES_MAX, QUICK_HEADS_KEPT, QUICK_QUERIES_KEPT
-from bourn.log.cursor import ReadRequest, unary
+from bourn.log.cursor import ReadRequest, make_request, unary
 from bourn.model import names
+from bourn.model.access import Op
 from bourn.wire.compression import Compression, choose_response_encoding
 from bourn.wire.json import Format, parse_format
 
@@ -26,6 +28,15 @@ _LENGTH: Final = re.compile(r"[0-9]{1,7}")
 _STATED_LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,7})(?=\r\n)")
 _TARGET: Final = re.compile(r"/[!$%&'()*+,./0-9:;=?@A-Z_a-z~-]*")
 _LINES_MIN: Final = 4  # what is before, one field, and the two empty ones behind the last
+_GETS: Final = {
+    Route.RECORDS: Op.READ,
+    Route.TAIL: Op.CHECK_TAIL,
+    Route.STREAM: Op.GET_STREAM_CONFIG,
+    Route.STREAMS: Op.LIST_STREAMS,
+    Route.BASINS: Op.LIST_BASINS,
+}
+_RECORDS: Final = frozenset({Op.APPEND, Op.READ})  # which come in protobuf too
+_NOTHING_MORE: Final = unary(make_request())  # what is wanted by those that say nothing of records
 _BODIES: Final = frozenset({Media.JSON, Media.PROTOBUF})
 _HARMLESS: Final = frozenset(
     {
@@ -56,7 +67,7 @@ _BEARER: Final = "bearer "
 
 
 class QuickHead(NamedTuple):
-    """An append of one batch, or a read of one: all that its head says."""
+    """An append of one batch, a read of one, or another question: all that its head says."""
 
     basin: str
     stream: str  # as the client names it
@@ -68,12 +79,16 @@ class QuickHead(NamedTuple):
     digest: bytes  # of the token's secret; empty where there is none
     small: bytes  # the answer's head up to its length
     large: bytes  # the same for a body that others would want compressed
+    op: Op
+    coding: Compression  # that the client wants for a large body
+    coded: bytes  # the same as `large`, for a body in that coding
+    query: str  # of a list
 
 
 class QuickFields(NamedTuple):
     """What the fields say, whatever stream the request is about and however long its body is."""
 
-    basin: str
+    basin: str  # empty where none is named
     length: int | None  # of the body, where it stood in a way that is not cut out
     kind: Media
     may_read: bool
@@ -82,6 +97,8 @@ class QuickFields(NamedTuple):
     digest: bytes
     small: bytes
     large: bytes
+    coding: Compression
+    coded: bytes
 
 
 def parse_quick_head(
@@ -126,30 +143,46 @@ def _parse_line(line: bytes, fields: QuickFields, length: int | None) -> QuickHe
         return None
     path, _, query = target.partition("?")
     match = match_path(path)
-    if match is None or match.route is not Route.RECORDS:
+    op = None if match is None else _GETS.get(match.route)
+    if match is None or op is None:
         return None
     wanted = None
     if method == "POST":
-        is_meant = length is not None and fields.kind in _BODIES
+        is_meant = op is Op.READ and length is not None and fields.kind in _BODIES
+        op = Op.APPEND
     else:
         is_meant = method == "GET" and length is None and fields.may_read
         if is_meant:
-            wanted = _wanted(query)
-            is_meant = not wanted.wait_secs
-    if not is_meant:
+            wanted = _wanted(query) if op is Op.READ else _NOTHING_MORE
+    basin = "" if op is Op.LIST_BASINS else fields.basin
+    if not is_meant or (not basin and op is not Op.LIST_BASINS):
         return None
+    small, large, coded = fields.small, fields.large, fields.coded
+    is_protobuf = fields.answer_is_protobuf
+    if is_protobuf and op not in _RECORDS:
+        is_protobuf = False
+        small, large, coded = _as_json(small), _as_json(large), _as_json(coded)
     return QuickHead(
-        fields.basin,
-        names.stream_name(decode_segment(match.segments[0])),
+        basin,
+        names.stream_name(decode_segment(match.segments[0])) if match.segments else "",
         length or 0,
         wanted,
         fields.kind is Media.PROTOBUF,
-        fields.answer_is_protobuf,
+        is_protobuf,
         fields.format,
         fields.digest,
-        fields.small,
-        fields.large,
+        small,
+        large,
+        op,
+        fields.coding,
+        coded,
+        "" if match.segments else query,
     )
+
+
+def _as_json(start: bytes) -> bytes:
+    """The start of an answer in JSON, whatever the client would rather have."""
+    return start.replace(Media.PROTOBUF.value.encode(), Media.JSON.value.encode(), 1)
 
 
 @lru_cache(QUICK_QUERIES_KEPT)
@@ -186,7 +219,7 @@ def _fields(data: bytes) -> dict[str, str] | None:
 
 def _parse_fields(data: bytes, *, cors: bool) -> QuickFields | None:
     fields = _fields(data)
-    if fields is None or "s2-basin" not in fields:
+    if fields is None:
         return None
     length = fields.get("content-length")
     if length is not None and _LENGTH.fullmatch(length) is None:
@@ -201,20 +234,27 @@ def _parse_fields(data: bytes, *, cors: bool) -> QuickFields | None:
     secret = authorization[len(_BEARER) :].strip(" \t")
     media = Media.PROTOBUF if accept is Media.PROTOBUF else Media.JSON
     more = origin_fields(fields.get("origin")) if cors else []
-    kinds = [("content-type", media.value)]
-    small, large = _lines([*kinds, *more]), _lines([*kinds, ("vary", "accept-encoding"), *more])
-    is_plain = not accepted or choose_response_encoding([accepted]) is Compression.NONE
+    kinds, varies = [("content-type", media.value)], [("vary", "accept-encoding"), *more]
+    coding = choose_response_encoding([accepted]) if accepted else Compression.NONE
+    codings = [("content-encoding", ENCODING_NAMES[coding])] if coding else []
     return QuickFields(
-        names.basin_name(fields["s2-basin"]),
+        names.basin_name(fields["s2-basin"]) if "s2-basin" in fields else "",
         None if length is None else int(length),
         media_of([fields.get("content-type", "")]),
-        is_plain and "content-type" not in fields,
+        "content-type" not in fields,
         media is Media.PROTOBUF,
         parse_format(fields.get("s2-format")),
         digest_of(secret.encode("ascii")) if secret else b"",
-        f"HTTP/1.1 200 OK\r\n{small}content-length: ".encode(),
-        f"HTTP/1.1 200 OK\r\n{large}content-length: ".encode(),
+        _start([*kinds, *more]),
+        _start([*kinds, *varies]),
+        coding,
+        _start([*kinds, *codings, *varies]),
     )
+
+
+def _start(fields: list[tuple[str, str]]) -> bytes:
+    """The head of an answer up to its length."""
+    return f"HTTP/1.1 200 OK\r\n{_lines(fields)}content-length: ".encode()
 
 
 def _lines(fields: list[tuple[str, str]]) -> str:

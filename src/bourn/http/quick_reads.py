@@ -8,15 +8,28 @@ from bourn.engine.node import Node
 from bourn.errors import BournError
 from bourn.http.data_plane import read_batch_json
 from bourn.http.quick_head import QuickHead
+from bourn.http.request import RESPONSE_COMPRESSION_THRESHOLD_BYTES
 from bourn.http.telemetry import Telemetry
-from bourn.limits import ANSWER_BYTES_KEPT_MAX, ANSWERS_KEPT, JSON_WRITTEN_INLINE_BYTES_MAX
+from bourn.limits import (
+    ANSWER_BYTES_KEPT_MAX,
+    ANSWERS_KEPT,
+    JSON_WRITTEN_INLINE_BYTES_MAX,
+)
+from bourn.wire.compression import compress
+
+
+class Reply(NamedTuple):
+    """An answer, as far as it does not change with the time of day."""
+
+    start: bytes  # its head up to its length
+    body: bytes
 
 
 class Answer(NamedTuple):
     """What a read was answered."""
 
     sight: Sight | None  # None where it is not kept
-    body: bytes
+    reply: Reply
     records_count: int
     metered_bytes: int
 
@@ -29,10 +42,10 @@ class QuickReads:
         self._telemetry = telemetry
         self._answers: dict[bytes, Answer] = {}
 
-    def body(self, data: bytes, head: QuickHead, stream: str) -> bytes | None:
+    def reply(self, data: bytes, head: QuickHead, stream: str) -> Reply | None:
         """Return the answer to a read of a stream that it may read, by the bytes of its head.
 
-        None where it must go the ordinary way.
+        None where it must go the ordinary way; what `Node.read_now` raises is the answer too.
         """
         answer = self._answers.get(data)
         sight = None if answer is None else answer.sight
@@ -44,7 +57,7 @@ class QuickReads:
         telemetry.records_delivered += answer.records_count
         telemetry.bytes_delivered += answer.metered_bytes
         self._node.meter.read_unary(head.basin, answer.metered_bytes)
-        return answer.body
+        return answer.reply
 
     def _read(self, data: bytes, head: QuickHead, stream: str) -> Answer | None:
         assert head.wanted is not None
@@ -53,11 +66,11 @@ class QuickReads:
             return None
         batch = glance.batch
         try:
-            body = _encoded(batch, head)
+            reply = dressed(head, _encoded(batch, head))
         except BournError:
             return None  # the ordinary way says what is wrong
-        sight = glance.sight() if len(body) <= ANSWER_BYTES_KEPT_MAX else None
-        answer = Answer(sight, body, batch.records_count, batch.metered_bytes)
+        sight = glance.sight() if len(reply.body) <= ANSWER_BYTES_KEPT_MAX else None
+        answer = Answer(sight, reply, batch.records_count, batch.metered_bytes)
         answers = self._answers
         answers.pop(data, None)
         if sight is not None:
@@ -67,7 +80,16 @@ class QuickReads:
         return answer
 
 
+def dressed(head: QuickHead, body: bytes) -> Reply:
+    """Return the answer that has this body, compressed as the client likes where that pays."""
+    if len(body) < RESPONSE_COMPRESSION_THRESHOLD_BYTES:
+        return Reply(head.small, body)
+    if not head.coding:
+        return Reply(head.large, body)
+    return Reply(head.coded, compress(body, head.coding))
+
+
 def _encoded(batch: ReadBatch, head: QuickHead) -> bytes:
     if head.answer_is_protobuf:
-        return b"".join(batch.wire())  # no tail: who does not wait is not told it
+        return b"".join(batch.wire())  # no tail: who need not wait is not told it
     return read_batch_json(batch, head.format)

@@ -1,23 +1,46 @@
 """What all connections on the quick way share: the parts of the server that it asks."""
 
 import asyncio
+import logging
 from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final, Protocol
 
 from bourn.clock import Clock
-from bourn.engine.committer import AckWaiter
 from bourn.engine.node import Node
+from bourn.engine.pending import AckWaiter
 from bourn.errors import BournError
 from bourn.http.attention import Attention
 from bourn.http.auth import Authenticator
-from bourn.http.data_plane import decode_json
+from bourn.http.control_plane import basins_json, stream_config_json, streams_json
+from bourn.http.data_plane import decode_json, is_quick_json
 from bourn.http.draining import Draining
+from bourn.http.listing import narrowed
+from bourn.http.problems import problem_of
+from bourn.http.query import list_query
 from bourn.http.quick_head import HEAD_END, QuickHead, parse_quick_head
-from bourn.http.quick_reads import QuickReads
+from bourn.http.quick_reads import QuickReads, Reply, dressed
 from bourn.http.telemetry import Telemetry
 from bourn.layout.codec import decode_append_input
 from bourn.limits import QUICK_BODY_BYTES_MAX
+from bourn.model import names
 from bourn.model.access import Op
 from bourn.model.record import AppendAck
+from bourn.model.usage import ACCOUNT, SET_OF_OP, UsageSet
+from bourn.wire import json
+
+log = logging.getLogger(__name__)
+
+# As the library has them, whatever Python says.
+_PHRASES: Final = {416: "Range Not Satisfiable", 499: "<none>"}
+
+
+class Refusable(Protocol):
+    """Who has asked for an append."""
+
+    def failed(self, error: Exception) -> None:
+        """It was refused, or has failed."""
+        ...
 
 
 class Quick:
@@ -66,8 +89,7 @@ class Quick:
             return head.stream
         if principal.stream_prefix:
             return None
-        op = Op.APPEND if head.wanted is None else Op.READ
-        return head.stream if principal.allows(op, head.basin, head.stream) else None
+        return head.stream if principal.allows(head.op, head.basin, head.stream) else None
 
     def append(
         self, head: QuickHead, body: bytes, waiter: AckWaiter
@@ -77,11 +99,12 @@ class Quick:
         if stream is None:
             return False
         try:
-            found = (
-                decode_append_input(body)
-                if head.body_is_protobuf
-                else decode_json(body, head.format)
-            )
+            if head.body_is_protobuf:
+                found = decode_append_input(body)
+            elif is_quick_json(body):
+                found = decode_json(body, head.format)
+            else:
+                return False
         except BournError:
             return False
         batch, match_seq_num, fencing_token = found
@@ -95,13 +118,65 @@ class Quick:
             self.telemetry.admitted(batch, 0.0)
         return taken
 
-    def read(self, data: bytes, head: QuickHead) -> bytes | None:
-        """Answer a read from memory; None where it must go the ordinary way."""
-        stream = self.is_open_to(head)
-        body = None if stream is None else self._reads.body(data, head, stream)
-        if body is not None:
+    async def tell_refusal(self, done: "asyncio.Future[AppendAck]", waiter: Refusable) -> None:
+        """Tell why an append was refused; that has to wait for what it rests on."""
+        try:
+            await self.node.settled_append(done)
+        except BournError as error:
+            waiter.failed(error)
+        except Exception:
+            log.exception("an append failed")
+            waiter.failed(RuntimeError())
+        else:
+            raise AssertionError("a refused append has no ack")
+
+    def reply(self, data: bytes, head: QuickHead) -> Reply | None:
+        """Answer anything but an append from memory; None where it must go the ordinary way."""
+        try:
+            reply = self._reply(data, head)
+        except BournError as error:
+            reply = refused(head, error)
+        except Exception as error:
+            log.exception("a question failed")
+            reply = refused(head, error)
+        if reply is not None:
             self._count()
-        return body
+        return reply
+
+    def _reply(self, data: bytes, head: QuickHead) -> Reply | None:
+        """Return the answer; raises what is to be answered instead."""
+        stream = self.is_open_to(head)
+        if stream is None:
+            return None
+        if head.op is Op.READ:
+            return self._reads.reply(data, head, stream)
+        body = self._told(head, stream)
+        if body is None:
+            return None
+        of = SET_OF_OP[head.op]
+        basin = head.basin if of is UsageSet.BASIN_OPS else ACCOUNT
+        self.node.meter.count(basin, of, head.op.value)
+        return dressed(head, body)
+
+    def _told(self, head: QuickHead, stream: str) -> bytes | None:
+        """Answer what is no read."""
+        node, op = self.node, head.op
+        if op is Op.CHECK_TAIL:
+            tail = node.tail_now(head.basin, stream)
+            return None if tail is None else json.encode_tail(tail)
+        if op is Op.GET_STREAM_CONFIG:
+            config = node.config_now(head.basin, stream)
+            return None if config is None else stream_config_json(config)
+        principal = self._auth.known(head.digest)
+        assert principal is not None, "it may ask"
+        scope = principal.grant.scope
+        if op is Op.LIST_BASINS:
+            part = narrowed(scope.basins, list_query(head.query, names.basin_prefix))
+            basins = node.basins_now(*part.query)
+            return None if basins is None else basins_json(part, basins)
+        part = narrowed(scope.streams, list_query(head.query, names.stream_prefix))
+        streams = node.streams_now(head.basin, *part.query)
+        return None if streams is None else streams_json(part, streams)
 
     def _count(self) -> None:
         self.telemetry.requests += 1
@@ -119,3 +194,13 @@ class Quick:
     def date_at(self, now: float) -> bytes:
         """As `date`, for somebody who has just looked at the monotonic clock."""
         return self._date if now < self._date_until else self.date()
+
+
+def refused(head: QuickHead, error: Exception) -> Reply:
+    """Return the answer that tells an error."""
+    problem = problem_of(error)
+    shared = head.small.partition(b"content-type: ")[2].partition(b"\r\n")[2]
+    fields = "".join(f"{name}: {value}\r\n" for name, value in problem.headers)
+    phrase = _PHRASES.get(problem.status) or HTTPStatus(problem.status).phrase
+    start = f"HTTP/1.1 {problem.status} {phrase}\r\n{fields}".encode()
+    return Reply(start + shared, problem.body)

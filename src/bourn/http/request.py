@@ -19,6 +19,7 @@ from bourn.http.audit import CONTROL, Audit
 from bourn.http.auth import Guard, Principal
 from bourn.http.exchange import BodyTooLarge, Exchange, read_body
 from bourn.http.media import Media, media_of
+from bourn.http.problems import problem_of
 from bourn.http.routing import decode_segment
 from bourn.http.throttle import Pace, Throttle
 from bourn.limits import ENCRYPTION_KEY_CHARS_MAX, UNARY_BODY_BYTES_MAX
@@ -111,9 +112,10 @@ class Request:
             self._is_noted = True
             self._audit.done(self.ops[0], status, **self._about())
 
-    def note_failure(self, status: int, error: Exception) -> None:
+    def note_failure(self, error: Exception) -> None:
         """Have the audit log know of a change that did not come about, if it does not yet."""
         if not self._is_noted and self.ops[0] in CONTROL:
+            status = problem_of(error).status
             code = error.code if isinstance(error, BournError) else "other"
             self._audit.failed(self.ops[0], status, code, **self._about())
 

@@ -8,12 +8,15 @@ the second after it, as in Unix time.
 
 import datetime as dt
 import re
+from functools import lru_cache
 from typing import Final
 
 from bourn.errors import BadJson
+from bourn.limits import INSTANT_MINUTES_KEPT
 
 MS_MAX: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z, the last that can be written
 
+_MS_PER_MINUTE: Final = 60_000
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_SECOND: Final = 1_000_000_000
 _SECONDS_PER_DAY: Final = 86_400
@@ -28,7 +31,18 @@ _RFC_3339: Final = re.compile(
 
 def format_ms(instant_ms: int) -> str:
     """Return the text of a time in milliseconds since the Unix epoch."""
-    return format_ns(instant_ms * _NS_PER_MS)
+    minute, rest_ms = divmod(instant_ms, _MS_PER_MINUTE)
+    second, fraction_ms = divmod(rest_ms, 1000)
+    if not fraction_ms:
+        return f"{_text_of_minute(minute)}{second:02d}Z"
+    fraction = f"{fraction_ms:03d}".rstrip("0")
+    return f"{_text_of_minute(minute)}{second:02d}.{fraction}Z"
+
+
+@lru_cache(INSTANT_MINUTES_KEPT)
+def _text_of_minute(minute: int) -> str:
+    """The text of its times as far as they share it: lists are full of neighbours."""
+    return format_ns(minute * _MS_PER_MINUTE * _NS_PER_MS).removesuffix("00Z")
 
 
 def format_ns(instant_ns: int) -> str:
