@@ -72,7 +72,8 @@ def some_are_cut_off_and_nothing_is_left(server: Server, stack: ExitStack, befor
     assert server.call(lambda: backlog.bytes_held) <= 2 * BOUND
     stack.close()
     eventually(lambda: server.call(server.edge.busy) == 0)
-    assert server.call(lambda: backlog.bytes_held) == 0
+    # A connection is forgotten at once; what was answering on it ends turns of the loop later.
+    eventually(lambda: server.call(lambda: backlog.bytes_held) == 0)
     eventually(lambda: server.users(BASIN, "s") == 0)
 
 

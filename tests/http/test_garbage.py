@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bourn.http.native import Connection
+from bourn.http.native_connection import Connection
 from tests.hostile.attacks import preface
 from tests.hostile.wires import END_HEADERS, END_STREAM, HEADERS, frame, head, request
 from tests.http.clients import H1Client

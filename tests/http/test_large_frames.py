@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bourn.http import native
+from bourn.http import native, native_connection
 from bourn.http.pushing import Http2Burst
 from bourn.http.settling import PREFACE_BYTES, Settling
 from bourn.http.tuning import FRAME_BYTES_MAX
@@ -136,7 +136,7 @@ def test_what_a_lost_connection_has_sent_and_nobody_has_looked_at_is_dropped(
     assert isinstance(server.edge, native.NativeServer)
     connections = server.edge.connections
 
-    def waiting() -> list[native.Connection]:
+    def waiting() -> list[native_connection.Connection]:
         return [one for one in connections if one._reading_paused]
 
     pings = frame(PING, 0, 0, bytes(8)) * 4000

@@ -12,7 +12,7 @@ from typing import Self
 
 import pytest
 
-from bourn.http import native
+from bourn.http import native, native_connection
 from bourn.limits import KIB
 from bourn.model.resource import CreateBasin, CreateStream
 from tests.hostile.wires import (
@@ -131,7 +131,7 @@ def test_a_connection_that_serves_nothing_is_not_waited_for(server: Server, requ
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the server wait until a test says that its patience is at an end."""
-    monkeypatch.setattr(native, "GOAWAY_ACK_SECS", LONG_SECS)
+    monkeypatch.setattr(native_connection, "GOAWAY_ACK_SECS", LONG_SECS)
 
 
 def end_patience(server: Server) -> bool:
@@ -145,7 +145,7 @@ def end_patience(server: Server) -> bool:
     return server.call(end)
 
 
-def connections(server: Server) -> set[native.Connection]:
+def connections(server: Server) -> set[native_connection.Connection]:
     assert isinstance(server.edge, native.NativeServer)
     return server.edge.connections
 

@@ -13,7 +13,7 @@ from bourn.http.taking import Http1Taker, Http2Taker
 from bourn.limits import BACKLOG_PIECE_BYTES_MIN, SEND_PIECE_BYTES
 
 if TYPE_CHECKING:
-    from bourn.http.native import Connection
+    from bourn.http.native_connection import Connection
 
 GONE: Final = (HTTPunkError, OSError)  # a reset reaches us as it is
 

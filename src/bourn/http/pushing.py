@@ -7,10 +7,14 @@ session waits for it, as any other does.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Self
 
 from httpunk import HTTPunkError
+from httpunk._httpunk import H2_FLAG_WAKE
+
+log = logging.getLogger(__name__)
 
 PROBE: Final = b"x"
 CHUNKED: Final = "chunked"
@@ -79,22 +83,52 @@ class Http2Pusher:
 
         Where something is being sent already, or the client does not read, that task does it.
         """
-        connection = self._sending._conn  # noqa: SLF001  as the library's own task does
-        transport = connection._transport  # noqa: SLF001
-        if connection._send_lock.locked() or transport._writing_paused or transport._conn_lost:  # noqa: SLF001
-            return
-        data, _ = connection.take_pending()
-        if data:
-            transport._transport.write(data)  # noqa: SLF001
-        data.release()
-        for stream in connection.credit_written():
-            stream.window_evt.set()
+        flush(self._sending._conn)  # noqa: SLF001  no call says it
 
     async def settle(self) -> None:
         """Return when all that was pushed is on its way."""
         if self._rest is not None:
             await asyncio.wait([self._rest])
             self._rest = None
+
+
+def flush(driver: Any) -> bool:
+    """Write what was put by, as the library's own task does; False where that has to be its."""
+    connection = driver._transport  # noqa: SLF001  as it does
+    if driver._send_lock.locked() or connection._writing_paused or connection._conn_lost:  # noqa: SLF001
+        return False
+    data, _ = driver.take_pending()
+    if data:
+        connection._transport.write(data)  # noqa: SLF001
+    data.release()
+    for stream in driver.credit_written():
+        stream.window_evt.set()
+    return True
+
+
+class Flushes:
+    """Connections of HTTP/2 with answers put by: one write for each, a moment from now.
+
+    The library has a task for it, which would have to be woken for every connection.
+    """
+
+    def __init__(self) -> None:
+        self._drivers: dict[int, Any] = {}
+
+    def add(self, driver: Any) -> None:
+        """Have a connection write what it has put by."""
+        if not self._drivers:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._drivers[id(driver)] = driver
+
+    def _flush(self) -> None:
+        drivers, self._drivers = self._drivers, {}
+        for driver in drivers.values():
+            try:
+                if not flush(driver):
+                    driver._after(H2_FLAG_WAKE)  # noqa: SLF001  its task, then
+            except Exception:  # which is this connection's, and must not reach the next one
+                log.exception("answers could not be sent at once")
 
 
 class Http2Burst:
