@@ -94,6 +94,7 @@ bench-connector: $(READY) ## measure the Spark connector: table, and bench/resul
 load: $(READY) ## 2,000 followers, 500 sessions, then every attack: bench/results/load.json; flags by ARGS
 	@$(BIN)/python -m bench.load $(ARGS)
 
+versus: export BOURN_TEST_VERSITYGW ?= build
 versus: $(READY) ## Bourn against s2 lite, turn by turn: table, and bench/results/versus.json; flags by ARGS
 	@$(BIN)/python -m bench.versus $(ARGS)
 	@$(BIN)/python -m bench.plots

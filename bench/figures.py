@@ -1,5 +1,6 @@
 """Tables of docs/performance.md: each a function from what was measured to Markdown."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -34,11 +35,16 @@ def machine(results: Results) -> str:
     facts = results.get("versus", results.get("scaling", {})).get("machine")
     if not facts:
         return NOT_MEASURED.format("versus")
-    return (
+    said = (
         f"{facts['cores']} cores ({facts['cpu']}), {number(facts['memory_gb'])} GB of memory, "
         f"{facts['system']}, {facts['file_system']}, {facts['python']}; "
         f"{facts['measured_at'][:10]}."
     )
+    rows = results.get("versus", {}).get("rows", [])
+    elsewhere = Counter(row["cpu"] for row in rows if row.get("cpu", facts["cpu"]) != facts["cpu"])
+    for cpu, count in sorted(elsewhere.items()):
+        said += f" {count} of the {len(rows)} rows below are of another one ({cpu})."
+    return said
 
 
 def versus(results: Results) -> str:

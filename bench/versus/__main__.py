@@ -1,9 +1,11 @@
 """Measure Bourn against `s2 lite`, show the table, keep the figures.
 
 python -m bench.versus [--only GROUP …] [--bucket memory | local | s3 …] [--rounds N] [--seconds S]
+                       [--more]
 
 What was measured is in the file as soon as both servers have had their turn, so that a run may be
-interrupted; whatever a run does not measure keeps its earlier figures.
+interrupted, and another one with `--more` does the rounds that are missing; whatever a run does not
+measure keeps its earlier figures.
 """
 
 import argparse
@@ -36,6 +38,8 @@ GROUPS: Final = (
     "followers",
     "replay",
     "unary",
+    "batches",
+    "http2",
     "sessions",
 )
 
@@ -87,6 +91,9 @@ def _measure(
     began, done = time.perf_counter(), 0
     for turn in range(options.rounds):
         for result, load in results:
+            if all(len(repeats) > turn for repeats in result.repeats.values()):
+                done += len(PEERS)
+                continue  # taken up from an earlier run
             # Who goes first changes, so that neither always finds the machine as the other left it.
             for peer in PEERS if turn % 2 == 0 else reversed(PEERS):
                 done += 1
@@ -104,13 +111,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of most workloads")
     parser.add_argument("--long", type=float, default=30.0, help="seconds of many streams")
+    parser.add_argument("--more", action="store_true", help="of what was measured as long before")
     parser.add_argument("--to", type=Path, default=RESULTS, metavar="FILE", help="of results")
     parser.add_argument("--directory", default=str(REPOSITORY / ".cache" / "bench"))
     return parser.parse_args()
 
 
 def _results(options: argparse.Namespace, buckets: list[str]) -> Results:
-    return [
+    results = [
         (
             table.Result(
                 load.group, load.name, bucket, load.compared, {peer: [] for peer in PEERS}, {}
@@ -121,6 +129,22 @@ def _results(options: argparse.Namespace, buckets: list[str]) -> Results:
         for load in loads.loads(options.seconds, options.long)
         if not options.only or load.group in options.only
     ]
+    if options.more:
+        earlier = _by_place(_saved(options.to))
+        for result, load in results:
+            seconds = load.arguments.get("seconds")
+            as_long = {key: row for key, row in earlier.items() if row["seconds"] == seconds}
+            table.take_up(result, as_long)
+    return results
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    """What an earlier run has left, if anything."""
+    return orjson.loads(path.read_bytes()) if path.exists() else {"rows": []}
+
+
+def _by_place(shape: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["bucket"], row["workload"]): row for row in shape["rows"]}
 
 
 def _run(result: table.Result, load: loads.Load, peer: str, root: Path) -> str:
@@ -161,6 +185,7 @@ def _rows(facts: dict[str, Any], results: Results) -> list[dict[str, Any]]:
         row
         | {
             "measured_at": facts["measured_at"],
+            "cpu": facts["cpu"],
             "rounds": max(map(len, result.repeats.values())),
             "seconds": load.arguments.get("seconds"),
         }
@@ -173,17 +198,14 @@ def _rows(facts: dict[str, Any], results: Results) -> list[dict[str, Any]]:
 def _save(facts: dict[str, Any], options: argparse.Namespace, results: Results) -> None:
     """Write the rows; what was not measured this time keeps its earlier rows."""
     path: Path = options.to
-    earlier = orjson.loads(path.read_bytes()) if path.exists() else {}
+    earlier = _saved(path)
     order = [
         (bucket, f"{load.name}: {compared.name}")
         for bucket in BUCKETS
         for load in loads.loads(options.seconds, options.long)
         for compared in load.compared
     ]
-    rows = {
-        (row["bucket"], row["workload"]): row
-        for row in (*earlier.get("rows", ()), *_rows(facts, results))
-    }
+    rows = _by_place(earlier) | _by_place({"rows": _rows(facts, results)})
     syncs = earlier.get("machine", {}).get("syncs", {})
     shape = {
         "machine": {"syncs": syncs} | facts,

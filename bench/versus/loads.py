@@ -14,14 +14,16 @@ from bench.engine.target import append_message
 from bench.http import benches, followers
 from bench.http.asking import JSON, PROTOBUF
 from bench.http.server import BASIN, Server
-from bench.versus import hammer
+from bench.versus import hammer, http2
 from tests.hostile.crowd import open_sessions, until
 
 RECORD_BYTES: Final = 256
 REPLAY_RECORDS: Final = 200
 REPLAY_BODY: Final = 1024
 SESSIONS: Final = 500
-SAME_MIB_PER_S: Final = 30
+BATCH_RECORDS: Final = 100
+SOME_CONNECTIONS: Final = 16
+SAME_WORK: Final = (("8 KiB", 8192, 30), ("256 B", 256, 10))  # records, and MiB/s that both keep
 SAME_SECS: Final = 20.0
 SET_UP_AT_ONCE: Final = 32  # where every call waits for a store far away, minutes otherwise
 
@@ -66,11 +68,13 @@ def loads(seconds: float, long_seconds: float) -> list[Load]:
     """All of them, in the order of the issue's letters."""
     return [
         *_full_speed(seconds),
-        _same_work(),
+        *_same_work(),
         *_streams(long_seconds),
         *_fan_out(seconds),
         *_replays(),
         *_unary(seconds),
+        *_batches(seconds),
+        *_unary_http2(seconds),
         Load(
             "sessions",
             f"{SESSIONS} append sessions on {SESSIONS} streams",
@@ -103,20 +107,23 @@ def _full_speed(seconds: float) -> list[Load]:
     ]
 
 
-def _same_work() -> Load:
+def _same_work() -> list[Load]:
     """As much for both, at a rate that both keep: what that takes, and what it leaves in memory."""
-    return Load(
-        "same",
-        f"s2 bench, 8 KiB, {SAME_MIB_PER_S} MiB/s for {SAME_SECS:.0f} s",
-        benches.measure,
-        {"tool": "s2 bench", "size": 8192, "rate": str(SAME_MIB_PER_S), "seconds": SAME_SECS},
-        (
-            Compared("ack_p50_ms", "ack p50 ms"),
-            Compared("ack_p99_ms", "ack p99 ms"),
-            Compared("catchup_mib_per_s", "catch-up MiB/s", more_is_better=True, goal=2.0),
-            Compared("peak_mb", "peak memory MB", goal=2.0),
-        ),
-    )
+    return [
+        Load(
+            "same",
+            f"s2 bench, {name}, {rate} MiB/s for {SAME_SECS:.0f} s",
+            benches.measure,
+            {"tool": "s2 bench", "size": size, "rate": str(rate), "seconds": SAME_SECS},
+            (
+                Compared("ack_p50_ms", "ack p50 ms"),
+                Compared("ack_p99_ms", "ack p99 ms"),
+                Compared("catchup_mib_per_s", "catch-up MiB/s", more_is_better=True, goal=2.0),
+                Compared("peak_mb", "peak memory MB", goal=2.0),
+            ),
+        )
+        for name, size, rate in SAME_WORK
+    ]
 
 
 def _streams(seconds: float) -> list[Load]:
@@ -174,6 +181,52 @@ def _unary(seconds: float) -> list[Load]:
     ]
 
 
+def _batches(seconds: float) -> list[Load]:
+    """What applications ask for besides: batches, and where a stream ends."""
+    batch = f"unary append of {BATCH_RECORDS} x 1 KiB"
+    some = {"connections": SOME_CONNECTIONS, "seconds": seconds}
+    return [
+        *(
+            Load(
+                "batches",
+                f"{batch}, {name}, {SOME_CONNECTIONS} connections",
+                append_batches,
+                {"media": media, **some},
+                RATES[:1],
+            )
+            for name, media in (("JSON", JSON), ("protobuf", PROTOBUF))
+        ),
+        Load(
+            "batches", f"check of the tail, {SOME_CONNECTIONS} connections", tails, some, RATES[:1]
+        ),
+        Load(
+            "batches",
+            f"unary read by timestamp, JSON, {SOME_CONNECTIONS} connections",
+            read_by_time,
+            some,
+            RATES[:1],
+        ),
+    ]
+
+
+def _unary_http2(seconds: float) -> list[Load]:
+    return [
+        Load(
+            "http2",
+            f"unary {what}, {name}, HTTP/2, {shape}",
+            work,
+            {"media": media, "connections": connections, "streams": streams, "seconds": seconds},
+            RATES[:1],
+        )
+        for what, work in (("append", append_http2), ("read", read_http2))
+        for name, media in (("JSON", JSON), ("protobuf", PROTOBUF))
+        for shape, connections, streams in (
+            ("64 connections", 64, 1),
+            ("64 streams of one connection", 1, 64),
+        )
+    ]
+
+
 def writers(server: Server, streams: int, seconds: float) -> Figures:
     """One writer a stream, each behind its own ack."""
     _raise_files()
@@ -186,20 +239,71 @@ def writers(server: Server, streams: int, seconds: float) -> Figures:
 
 def unary_append(server: Server, media: str, connections: int, seconds: float) -> Figures:
     """One record of 256 B with every request, all to one stream."""
-    body = b'{"records":[{"body":"%b"}]}' % (b"x" * (RECORD_BYTES - 8))
-    if media == PROTOBUF:
-        body = append_message(1, RECORD_BYTES - 8)
     with server.stream() as path:
-        return _asked(server, [_request("POST", path, media, body)] * connections, seconds)
+        request = _request("POST", path, media, _appended(media, 1, RECORD_BYTES - 8))
+        return _asked(server, [request] * connections, seconds)
+
+
+def append_http2(
+    server: Server, media: str, connections: int, streams: int, seconds: float
+) -> Figures:
+    """As `unary_append`, over HTTP/2."""
+    with server.stream() as path:
+        body = _appended(media, 1, RECORD_BYTES - 8)
+        return http2.h2load(server, path, media, body, connections, streams, seconds)
+
+
+def append_batches(server: Server, media: str, connections: int, seconds: float) -> Figures:
+    """Many records of 1 KiB with every request, all to one stream."""
+    with server.stream() as path:
+        request = _request("POST", path, media, _appended(media, BATCH_RECORDS, REPLAY_BODY))
+        return _asked(server, [request] * connections, seconds)
+
+
+def tails(server: Server, connections: int, seconds: float) -> Figures:
+    """Where a stream ends."""
+    with server.stream() as path:
+        server.request("POST", path, {"records": [{"body": "x"}]})
+        return _asked(server, [_request("GET", f"{path}/tail", JSON, b"")] * connections, seconds)
+
+
+def read_by_time(server: Server, connections: int, seconds: float) -> Figures:
+    """Ten records of 256 B from a time on, of 1,000 that came in ten batches."""
+    with server.stream() as path:
+        for _ in range(10):
+            server.request("POST", path, {"records": [{"body": "x" * (RECORD_BYTES - 8)}] * 100})
+        request = _request("GET", f"{path}?timestamp=1000&count=10", JSON, b"")
+        return _asked(server, [request] * connections, seconds)
 
 
 def unary_read(server: Server, media: str, connections: int, seconds: float) -> Figures:
     """Ten records of 256 B with every request, all of one stream."""
-    shape = {"records": [{"body": "x" * (RECORD_BYTES - 8)}] * 10}
     with server.stream() as path:
-        server.request("POST", path, shape)
-        request = _request("GET", f"{path}?seq_num=0&count=10", media, b"")
+        request = _request("GET", _ten_records(server, path), media, b"")
         return _asked(server, [request] * connections, seconds)
+
+
+def read_http2(
+    server: Server, media: str, connections: int, streams: int, seconds: float
+) -> Figures:
+    """As `unary_read`, over HTTP/2."""
+    with server.stream() as path:
+        target = _ten_records(server, path)
+        return http2.h2load(server, target, media, b"", connections, streams, seconds)
+
+
+def _ten_records(server: Server, path: str) -> str:
+    """Append them; what asks for them."""
+    server.request("POST", path, {"records": [{"body": "x" * (RECORD_BYTES - 8)}] * 10})
+    return f"{path}?seq_num=0&count=10"
+
+
+def _appended(media: str, records: int, body_bytes: int) -> bytes:
+    """What appends so many records."""
+    if media == PROTOBUF:
+        return append_message(records, body_bytes)
+    record = b'{"body":"%b"}' % (b"x" * body_bytes)
+    return b'{"records":[%b]}' % b",".join([record] * records)
 
 
 def replay(server: Server, clients: int) -> Figures:

@@ -64,6 +64,23 @@ def rows_of(result: Result) -> list[dict[str, Any]]:
     return rows
 
 
+def take_up(result: Result, saved: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Have a result begin with the repeats that its rows have; of the cost, each has the median."""
+    rows = {
+        compared.figure: saved.get((result.bucket, f"{result.workload}: {compared.name}"))
+        for compared in result.compared
+    }
+    kept = {figure: row for figure, row in rows.items() if row is not None}
+    if len(kept) < len(rows) or any("failures" in row for row in kept.values()):
+        return
+    for peer in PEERS:
+        cost = {name: value for row in kept.values() for name, value in row["cost"][peer].items()}
+        result.repeats[peer] = [
+            {**cost, **dict(zip(kept, figures, strict=True))}
+            for figures in zip(*(row["repeats"][peer] for row in kept.values()), strict=True)
+        ]
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 

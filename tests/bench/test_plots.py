@@ -185,3 +185,19 @@ def test_own_time_is_that_of_the_last_frame_by_file():
     assert found["files"][0] == {"file": "b.py", "share": 0.7, "function": "work"}
     assert found["files"][1] == {"file": "a.py", "share": 0.3, "function": "run"}
     assert summary("")["samples"] == 0
+
+
+def test_rows_that_were_measured_on_another_machine_are_counted() -> None:
+    facts = {
+        "cores": 2,
+        "cpu": "this one",
+        "memory_gb": 25.3,
+        "system": "Linux",
+        "file_system": "ext4",
+        "python": "CPython",
+        "measured_at": "2026-11-18T15:46:46+00:00",
+    }
+    rows = [{"cpu": "this one"}, {}, {"cpu": "another"}, {"cpu": "another"}]
+    said = BLOCKS["machine"]({"versus": {"machine": facts, "rows": rows}})
+    assert said.endswith("2026-11-18. 2 of the 4 rows below are of another one (another).")
+    assert BLOCKS["machine"]({"versus": {"machine": facts, "rows": rows[:2]}}).endswith("-18.")

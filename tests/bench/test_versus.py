@@ -119,6 +119,25 @@ def test_an_interrupted_run_keeps_what_was_measured_and_no_half_of_a_pair(run: R
     assert run.rows["memory", "unary: ops/s"]["seconds"] == 4.0
 
 
+def test_a_run_that_was_interrupted_is_gone_on_with(run: Run) -> None:
+    assert run("--rounds", "2", "--seconds", "4", "--long", "4", "--bucket", "memory") == 0
+    shape = run.saved
+    for row in shape["rows"]:
+        if row["workload"].startswith("unary"):
+            row["repeats"] = {peer: values[:1] for peer, values in row["repeats"].items()}
+    run.path.write_bytes(orjson.dumps(shape))
+    words = ("--rounds", "3", "--long", "4", "--bucket", "memory", "--more")
+    assert run(*words, "--seconds", "4") == 0
+    for row in run.rows.values():
+        assert (row["rounds"], row["ratio"]) == (3, 2.0)
+        assert {peer: len(values) for peer, values in row["repeats"].items()} == dict.fromkeys(
+            PEERS, 3
+        )
+        assert row["cost"]["bourn"]["server_cpu_s"] == 1.0
+    assert run(*words, "--seconds", "8") == 0, "what took another time is not taken up"
+    assert run.rows["memory", "unary: ops/s"]["repeats"]["bourn"] == [16.0] * 3
+
+
 def test_a_failure_is_told_in_its_row_and_the_others_are_measured(run: Run) -> None:
     run.ends_with = RuntimeError
     assert run("--rounds", "1", "--bucket", "memory") == 0
