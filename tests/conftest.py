@@ -1,5 +1,7 @@
 """One Spark for all tests of a process: it takes ten seconds to start; there can be no other.
 
+Kernels are compiled before the first test, once: what a test waits for is never that.
+
 No test has a deadline: a machine that stands still for a moment is no fault of what is tested.
 """
 
@@ -10,13 +12,27 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from bourn.bucket import kernel
+from bourn.http import lane_kernel
+from bourn.layout import arrow, codec, json_records
+from bourn.layout.history import rows
 from bourn.pipeline.session import Spark
+from bourn.wire import json_check
 from tests import tally
 from tests.s3server import S3Server, moto_server
 from tests.sparks import LOCAL, S3_BUCKET
 
 settings.register_profile("patient", settings.default, deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile what is not compiled yet, before there are workers."""
+    if not hasattr(session.config, "workerinput"):
+        for kernels in (codec, json_records, json_check, rows, arrow):
+            kernels.warm(print)
+        lane_kernel.load()
+        kernel.load()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -130,5 +130,6 @@ def test_a_bucket_that_cannot_be_had_stops_the_start(nowhere):
     (nowhere / "file").write_text("in the way")
     ended = bourn("serve", "--port", "0", "--bucket", "file/data", cwd=nowhere)
     assert (ended.code, ended.out) == (2, b"")
-    assert ended.err.startswith("bourn serve: cannot open the bucket: file://")
-    assert ended.err.count("\n") == 1
+    *notes, line = ended.err.splitlines()
+    assert line.startswith("bourn serve: cannot open the bucket: file://")
+    assert all(note.startswith("loading the codecs") for note in notes)  # on a busy machine
