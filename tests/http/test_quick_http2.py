@@ -38,7 +38,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a busy machine makes late would go the ordinary way, as it should, and not be counted."""
+    """What a busy machine makes late goes the ordinary way, as it should: it would not count."""
     monkeypatch.setattr(native_connection, "QUICK_TURN_SECS", 3600.0)
 
 
