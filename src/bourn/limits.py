@@ -67,6 +67,7 @@ ACCEPTED_DEAD_MAX: Final = 512  # and those that their clients had reset before
 ACCEPT_PAUSE_SECS: Final = 1.0  # when there is no file left for another one
 QUICK_HEAD_BYTES_MAX: Final = 2 * KIB  # of a request that goes the quick way
 QUICK_BODY_BYTES_MAX: Final = 512 * KIB  # a second or two, then its time runs the ordinary way
+QUICK_HELD_BYTES_MAX: Final = 4 * MIB  # of bodies half sent on one connection over HTTP/2
 QUICK_AHEAD_BYTES_MAX: Final = 64 * KIB  # of requests behind one that is being answered
 QUICK_JOINED_BYTES_MAX: Final = 16 * KIB  # an answer up to here is one write with its head
 QUICK_HEADS_KEPT: Final = 8  # of a connection
@@ -317,6 +318,7 @@ assert BATCH_RECORDS_MAX <= READ_BATCH_RECORDS_MAX, "a full batch must be readab
 assert RECORD_METERED_BYTES_MAX <= BATCH_METERED_BYTES_MAX, "a full record must fit a batch"
 assert 2 * BATCH_METERED_BYTES_MAX <= FRAME_LENGTH_MAX, "a full batch of bodies must fit a frame"
 assert 2 + FENCING_TOKEN_BYTES_MAX + 1 + 10 <= CONDITIONS_BYTES_MAX
+assert QUICK_HELD_BYTES_MAX <= CONNECTION_WINDOW_BYTES // 4, "other bodies must be able to end"
 assert READ_TOGETHER_RUNS <= LOCAL_CHAIN_MAX <= LOCAL_JOBS_MAX
 assert 2 * READ_TOGETHER_RUNS * READ_TOGETHER_BYTES_MAX <= READ_CACHE_BYTES // 2, "two are ahead"
 assert COMMIT_SPLIT_BYTES <= COMMIT_SPLIT_BYTES_MAX

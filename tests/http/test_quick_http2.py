@@ -260,6 +260,24 @@ def test_an_append_that_is_taken_back_before_its_end_is_none_and_its_windows_com
     assert api.get(path(stream, "/tail")).json["tail"]["seq_num"] == 1
 
 
+def test_bodies_that_are_half_sent_never_take_the_whole_window_of_their_connection(
+    server: Server, stream: str, monkeypatch: pytest.MonkeyPatch, client_thread: LoopThread
+) -> None:
+    monkeypatch.setattr(quick_http2, "QUICK_IDLE_SECS", 3600.0)
+    part = b'{"records":[{"body":"' + b"x" * (QUICK_BODY_BYTES_MAX // 2)
+    with Connected("h2", server.port, client_thread) as connected:
+        own = Api(connected.client, BASIN)
+        calls = []
+        for _ in range(2 * CONNECTION_WINDOW_BYTES // len(part)):
+            calls.append(own.begin("POST", path(stream), [JSON]))
+            calls[-1].send(part)
+        for call in calls:
+            call.send(b'"}]}')
+            call.end()
+        assert {reply_of(call).status for call in calls} == {200}
+    assert unfinished(server) == 0
+
+
 def test_many_appends_and_reads_side_by_side_have_each_their_answer(
     server: Server, api: Api, stream: str
 ) -> None:

@@ -31,6 +31,7 @@ from bourn.limits import (
     HEADERS_MAX,
     QUICK_BODY_BYTES_MAX,
     QUICK_HEADS_KEPT,
+    QUICK_HELD_BYTES_MAX,
     QUICK_IDLE_SECS,
     QUICK_STARTS_KEPT,
 )
@@ -65,6 +66,7 @@ class QuickStreams:
         self._known: dict[object, KnownHead] = {}
         self._fields: dict[bytes, QuickFields] = {}
         self.unfinished: set[QuickAppend] = set()  # whose bodies are not whole
+        self.held_bytes = 0  # of those bodies: as much as the client may not send until they end
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -235,8 +237,10 @@ class QuickAppend:
             self._append()
         elif item.__class__ is tuple:
             self._parts.append(item)
-            self._size += len(item[0])
-            if self._size > QUICK_BODY_BYTES_MAX:
+            size = len(item[0])
+            self._size += size
+            self._owner.held_bytes += size
+            if self._size > QUICK_BODY_BYTES_MAX or self._owner.held_bytes > QUICK_HELD_BYTES_MAX:
                 self.hand_over()
         else:
             self._close()
@@ -246,6 +250,7 @@ class QuickAppend:
         """Take nothing more."""
         self._stream.body_send = self._queue
         self._owner.unfinished.discard(self)
+        self._owner.held_bytes -= self._size
 
     def hand_over(self) -> None:
         """Leave the request to the ordinary way, with what has come of its body."""
