@@ -90,6 +90,21 @@ def test_a_commit_is_read_from_the_file_and_everything_else_from_the_bucket(tmp_
     on_ring(tmp_path, scenario)
 
 
+def test_a_copy_that_was_overwritten_is_not_given_at_once_either(tmp_path: Path) -> None:
+    async def scenario(far: Far, bucket: SpooledBucket) -> None:
+        for number in range(20):
+            await bucket.put_if_absent(f"wal/1/{number}", bytes([number]) * (SIZE // 8))
+            await written(bucket)
+            for older in range(number + 1):
+                found = bucket.range_now(f"wal/1/{older}", 0, SIZE // 8)
+                assert found is None or found == bytes([older]) * (SIZE // 8)
+            assert bucket.range_now(f"wal/1/{number}", 0, SIZE // 8) is not None
+        assert bucket.range_now("wal/1/0", 0, SIZE // 8) is None
+        assert far.reads == 0
+
+    on_ring(tmp_path, scenario)
+
+
 def test_what_was_not_put_is_never_read(tmp_path: Path) -> None:
     async def scenario(far: Far, bucket: SpooledBucket) -> None:
         far.error = BucketUnavailable("wal/1/1", "no answer")

@@ -14,11 +14,13 @@ from bourn.engine.node import Node
 from bourn.engine.room import room_of
 from bourn.errors import (
     BasinNotFound,
+    Damaged,
     SeqNumMismatch,
     StreamDeletionPending,
     StreamNotFound,
     Unwritten,
 )
+from bourn.limits import READ_NOW_BYTES_MAX, READ_NOW_PART_BYTES
 from bourn.log.cursor import make_request, unary
 from bourn.model.config import Age, BasinConfig, Cipher, Infinite, ResolvedStreamConfig
 from bourn.model.keys import CustomerKey
@@ -202,9 +204,13 @@ def submit(node: Node, match_seq_num: int) -> asyncio.Future[AppendAck]:
     return node.term.submit(stream, wanted, match_seq_num, None)
 
 
-def test_what_is_not_in_memory_is_not_fetched() -> None:
+class Far(MemoryBucket):
+    """One that has to be waited for."""
+
+
+def test_what_has_to_be_waited_for_is_not_fetched() -> None:
     async def scenario() -> None:
-        bucket = MemoryBucket()
+        bucket = Far()
         async with node_on(bucket, CALM) as node:
             await with_stream(node)
             await append_each(node, "a", "b")
@@ -214,6 +220,56 @@ def test_what_is_not_in_memory_is_not_fetched() -> None:
             assert node.term.reader.fetches == 0
             await read_one(node, seq_num=0)
             assert seq_nums(seen(node, seq_num=0).batch.records()) == [0, 1]
+
+    run(scenario())
+
+
+def test_what_is_near_is_fetched_at_once_and_kept() -> None:
+    async def scenario() -> None:
+        bucket = MemoryBucket()
+        async with node_on(bucket, CALM) as node:
+            await with_stream(node)
+            await append_each(node, "a", "b")
+        async with node_on(bucket, CALM) as node:
+            reader = node.term.reader
+            assert seq_nums(seen(node, timestamp=0).batch.records()) == [0, 1]
+            fetches = reader.fetches
+            assert fetches > 0
+            assert seen(node).batch.records() == (await read_one(node, seq_num=0)).records()
+            assert reader.fetches == fetches
+
+    run(scenario())
+
+
+def test_a_read_at_once_fetches_no_more_than_others_can_wait_for() -> None:
+    async def scenario() -> None:
+        bucket, most = MemoryBucket(), READ_NOW_BYTES_MAX // READ_NOW_PART_BYTES
+        async with node_on(bucket, CALM) as node:
+            await with_stream(node)
+            for _ in range(most):  # each is a commit of its own
+                await append_each(node, "a")
+        async with node_on(bucket, CALM) as node:
+            assert glance(node, seq_num=0) is None
+            assert 0 < node.term.reader.fetches < most
+            assert len(seen(node, seq_num=0).batch.records()) == most  # the rest by the next one
+
+    run(scenario())
+
+
+def test_what_is_near_and_damaged_is_left_to_who_tells() -> None:
+    async def scenario() -> None:
+        bucket = MemoryBucket()
+        async with node_on(bucket, CALM) as node:
+            await with_stream(node)
+            await append_each(node, "a", "b")
+        async with node_on(bucket, CALM) as node:
+            for key in [info.key async for info in bucket.list("wal/")]:
+                data = await bucket.get(key)
+                await bucket.put(key, data.replace(b"a", b"z"))
+            assert glance(node, seq_num=0) is None
+            with pytest.raises(Damaged):
+                await read_one(node, seq_num=0)
+            assert glance(node, seq_num=0) is None
 
     run(scenario())
 

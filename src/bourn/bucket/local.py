@@ -16,6 +16,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from bourn.bucket import kernel
 from bourn.bucket.disk import Directory, Disk, SyncFailed, Syscalls
+from bourn.bucket.nearby import NearFiles
 from bourn.bucket.nursery import Nursery
 from bourn.bucket.port import Data, ObjectInfo, Range, check_key, check_listing, check_range
 from bourn.bucket.workers import Answer, Read, Workers
@@ -88,6 +89,7 @@ class LocalBucket:
         self._readers = Workers(threads) if nameless and kernel.AVAILABLE else None
         nameless = self._readers is not None and self._disk.makes_nameless_files()
         self._writers = Workers(threads, urgent=not gentle) if nameless else None
+        self._near = NearFiles()
         self._piece_bytes = GENTLE_PIECE_BYTES if gentle else 0
         # Who puts rarely, and takes its time, may as well make its files where they belong.
         self._nursery = Nursery(self._disk) if self._writers is not None and not gentle else None
@@ -129,6 +131,12 @@ class LocalBucket:
             return await self._read(key, start, length)
         except OSError as error:
             raise _read_failure(key, error) from error
+
+    def range_now(self, key: str, start: int, length: int) -> memoryview | None:
+        """Return a part of the object where the machine has it in memory; None for `get_range`."""
+        if self._closed:
+            return None
+        return self._near.read(self._disk.top.descriptor, key.encode(), start, length)
 
     async def get_ranges(self, ranges: Sequence[Range]) -> list[bytes | None]:
         """Return each range, or None where that fails; one thread reads many of them."""

@@ -56,6 +56,10 @@ class MemoryBucket:
             raise ObjectMissing(key)
         return memoryview(found)[start : start + length]
 
+    def range_now(self, key: str, start: int, length: int) -> memoryview | None:
+        """Return as `view` does, or None where there is no such object."""
+        return self.view(key, start, length) if key in self._objects else None
+
     async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield the objects under `prefix` behind `after`, in ascending order."""
         check_listing(prefix, after)

@@ -106,6 +106,18 @@ class ReadsMany(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsNow(Protocol):
+    """A bucket some of whose bytes are so near that nobody has to wait for them."""
+
+    def range_now(self, key: str, start: int, length: int) -> bytes | memoryview | None:
+        """Return the range, whole, if that takes no wait; None says nothing, not even that it is.
+
+        Key and range are the caller's own: they are not checked.
+        """
+        ...
+
+
 def check_key(key: str) -> None:
     """Raise `BucketMisuse` unless `key` is legal."""
     if _KEY.fullmatch(key) is None or len(key) > OBJECT_KEY_BYTES_MAX:

@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from typing import Final, TypeVar
 
+from bourn.bucket.local import LocalBucket
 from bourn.bucket.memory import MemoryBucket
-from bourn.bucket.port import Bucket, Data, ObjectInfo, Range, ReadsMany
+from bourn.bucket.port import Bucket, Data, ObjectInfo, Range, ReadsMany, ReadsNow
 from bourn.bucket.spool import SpooledBucket
 from bourn.clock import Clock
 from bourn.errors import BucketUnavailable
@@ -16,6 +17,7 @@ from bourn.settings import EngineSettings
 
 T = TypeVar("T")
 
+_READING_NOW: Final = frozenset({MemoryBucket, LocalBucket, SpooledBucket})
 BYTES_PER_SEC_MIN: Final = 1 << 20  # a transfer that is slower than this counts as stuck
 
 
@@ -42,6 +44,8 @@ class BoundedBucket:
         self._inner = inner
         self._clock = clock
         self._attempt_secs = settings.put_attempt_secs
+        # Those very buckets: what is put around one, or made of it, may have its own idea.
+        self._near = inner if isinstance(inner, ReadsNow) and type(inner) in _READING_NOW else None
         self._calls: dict[_Call, None] = {}
         self._is_watching = False
 
@@ -78,6 +82,10 @@ class BoundedBucket:
         """Return a part of the object, or fail."""
         secs = self._attempt_secs + length / BYTES_PER_SEC_MIN
         return await self._within(secs, key, self._inner.get_range(key, start, length))
+
+    def range_now(self, key: str, start: int, length: int) -> bytes | memoryview | None:
+        """Return a part of the object where nobody has to wait for it; None for `get_range`."""
+        return None if self._near is None else self._near.range_now(key, start, length)
 
     def forget_copy(self, key: str) -> None:
         """Ask for the object itself the next time, where there is a copy of it."""

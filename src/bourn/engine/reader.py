@@ -29,6 +29,8 @@ from bourn.limits import (
     READ_AHEAD_PARTS,
     READ_AHEAD_REMOTE,
     READ_AHEAD_REQUESTS,
+    READ_NOW_BYTES_MAX,
+    READ_NOW_PART_BYTES,
     READ_TOGETHER_BYTES_MAX,
     READ_TOGETHER_RUNS,
     READ_TURN_PARTS,
@@ -94,18 +96,18 @@ class LogReader(Fetches):
     def collect_now(
         self, stream: Stream, cursor: Cursor, now_ms: int
     ) -> tuple[ReadBatch, Entry | None] | None:
-        """As `collect`, out of memory alone; None where something has to be fetched.
+        """As `collect`, of what nobody has to wait for; None where something has to be fetched.
 
         With the batch comes the stored one whose next record was left out, if one was.
         """
         end = stream.tail.seq_num
         position = max(cursor.position, min(stream.trim_point, end))
         gather = Gather(cursor, position, end, is_sealed=stream.row.cipher is not None)
-        left_out = None
+        left_out, hand = None, _Hand()
         while gather.position < end and left_out is None and not gather.is_sated:
             part = self._next_part(stream, gather, end, now_ms)
             if part is not None:
-                entries = self._held(stream, part)
+                entries = self._at_hand(stream, part, hand)
                 if entries is None:
                     return None
                 if gather.take_run(entries, now_ms):
@@ -163,8 +165,8 @@ class LogReader(Fetches):
                     return min(found, tail)
 
     def locate_now(self, stream: Stream, timestamp: int, now_ms: int) -> int | None:
-        """As `locate`, out of memory alone; None where something has to be fetched."""
-        tail, after = stream.tail.seq_num, 0
+        """As `locate`, of what nobody has to wait for; None where something has to be fetched."""
+        tail, after, hand = stream.tail.seq_num, 0, _Hand()
         while True:
             part = self._part_from(stream, timestamp, after)
             if part is None or part.first_seq_num >= tail:
@@ -172,7 +174,7 @@ class LogReader(Fetches):
             after = part.end_seq_num
             if after <= stream.trim_point or part.expires_s * 1000 <= now_ms:
                 continue
-            entries = self._held(stream, part)
+            entries = self._at_hand(stream, part, hand)
             if entries is None:
                 return None
             for entry in entries:
@@ -307,6 +309,15 @@ class LogReader(Fetches):
         self.hits += 1
         return cached
 
+    def _at_hand(self, stream: Stream, part: Part, hand: "_Hand") -> list[Entry] | None:
+        """Return a part's batches where nobody has to wait for them, nor for this read."""
+        entries = self._held(stream, part)
+        if entries is None:
+            hand.left_bytes -= part.length + READ_NOW_PART_BYTES
+            if hand.left_bytes >= 0:
+                entries = self._fetch_now(stream.id, part)
+        return entries
+
     def _read_ahead(self, stream: Stream, part: Part, gather: Gather) -> None:
         """Begin to fetch what follows the part, as far as the read and the memory go."""
         planned = part.length
@@ -335,6 +346,15 @@ class LogReader(Fetches):
                 yield older
         for at in range(runs.find_seq(end), len(runs)):
             yield runs.row(at)
+
+
+class _Hand:
+    """How much more one read may fetch without giving others a turn."""
+
+    __slots__ = ("left_bytes",)
+
+    def __init__(self) -> None:
+        self.left_bytes = READ_NOW_BYTES_MAX
 
 
 def _is_small(part: Part) -> bool:
