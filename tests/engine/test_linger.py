@@ -7,6 +7,7 @@ from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Data
 from bourn.clock import ManualClock
 from bourn.engine.linger import (
+    CROWD,
     ENDS_SOON_SHARE,
     GATHER_SECS,
     GATHER_SHARE_MAX,
@@ -73,7 +74,7 @@ def test_the_first_commit_is_flushed_at_once_and_the_next_behind_the_interval() 
 def test_a_lone_writer_waits_for_nobody() -> None:
     async def scenario() -> None:
         case = Case()
-        case.linger.acked(1, Commit(0))
+        case.linger.acked(1, 1, Commit(0))
         case.linger.begin(Commit(1))
         await turns(3)
         assert len(case.flushed) == 1
@@ -84,7 +85,7 @@ def test_a_lone_writer_waits_for_nobody() -> None:
 def test_writers_that_were_acked_together_are_waited_for_as_long_as_they_keep_coming() -> None:
     async def scenario() -> None:
         case = Case()
-        case.linger.acked(4, Commit(0))
+        case.linger.acked(4, 4, Commit(0))
         commit = Commit(1)
         case.linger.begin(commit)
         for _ in range(2):
@@ -98,10 +99,22 @@ def test_writers_that_were_acked_together_are_waited_for_as_long_as_they_keep_co
     asyncio.run(scenario())
 
 
+def test_nobody_waits_for_a_crowd() -> None:
+    async def scenario() -> None:
+        case = Case()
+        case.linger.acked(CROWD + 1, 1_000_000, Commit(0))
+        commit = Commit(1)
+        case.linger.begin(commit)
+        await turns(3)
+        assert case.flushed == [commit]
+
+    asyncio.run(scenario())
+
+
 def test_a_commit_is_flushed_once_all_are_back() -> None:
     async def scenario() -> None:
         case = Case()
-        case.linger.acked(4, Commit(0))
+        case.linger.acked(4, 4, Commit(0))
         commit = Commit(1)
         case.linger.begin(commit)
         commit.reserved = 4
@@ -114,7 +127,7 @@ def test_a_commit_is_flushed_once_all_are_back() -> None:
 def test_nobody_is_waited_for_longer_than_a_part_of_the_interval() -> None:
     async def scenario() -> None:
         case = Case()
-        case.linger.acked(1_000_000, Commit(0))
+        case.linger.acked(CROWD, 1_000_000, Commit(0))
         commit = Commit(1)
         case.linger.begin(commit)
         waited = 0
@@ -148,6 +161,8 @@ def test_a_put_that_acks_many_and_ends_about_now_is_waited_for_and_no_other() ->
         assert await flushed_after_ms(many - 1, 22) == at_once, "there are as many here"
         assert await flushed_after_ms(MANY, 22, batches=1) >= later_ms
         assert await flushed_after_ms(MANY - 1, 22, batches=1) == at_once, "they are few"
+        assert await flushed_after_ms(CROWD, 22) >= later_ms
+        assert await flushed_after_ms(CROWD + 1, 22) == at_once, "they take long to come back"
         assert await flushed_after_ms(many, 11) == at_once, "it is overdue"
         assert await flushed_after_ms(many, 40) == at_once, "it takes too long"
 
@@ -182,7 +197,7 @@ def test_a_commit_that_has_waited_for_a_put_waits_for_those_whom_it_acked_too() 
         await case.pass_ms(21)
         assert not case.flushed
         del puts[0]
-        case.linger.acked(20, commit)
+        case.linger.acked(20, 20, commit)
         case.linger.end()
         case.linger.begin(commit)
         await case.pass_ms(0.5)

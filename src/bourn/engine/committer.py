@@ -275,16 +275,17 @@ class Committer:
         self.put_latency_secs = average + (took - average) / 16
         commit.data = b""
         told: list[tuple[AckWaiter, AppendAck]] = []
-        acked_bytes = 0
+        acked_batches = acked_bytes = 0
         try:
             for durable_id in self._durability.complete(commit_id):
                 ordinal = self._base + durable_id
+                acked_batches += self._commits[ordinal].batches if self._linger else 0
                 acked_bytes += self._commits[ordinal].reserved
                 self._release(self._commits[ordinal], told)
                 del self._commits[ordinal]
             self._put_closed()
             if self._linger is not None and acked_bytes:
-                self._linger.acked(acked_bytes, self._open)
+                self._linger.acked(acked_batches, acked_bytes, self._open)
                 if self._linger.is_waiting:  # perhaps for this put
                     self._linger.end()
                     self._armed = False

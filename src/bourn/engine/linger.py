@@ -11,7 +11,7 @@ so on for ever. So behind the interval
   as they keep coming.
 
 Both are bounded by a part of the interval. A lone writer waits for nobody: what it appends is as
-much as was acked.
+much as was acked. Nor does anybody wait for a crowd, which takes longer than that to come back.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ GATHER_SHARE_MAX: Final = 0.2  # of the interval, for all of them
 ENDS_SOON_SHARE: Final = 0.4  # of the interval, up to the end of a put that is waited for,
 MANY: Final = 8  # batches that such a put acks, at least,
 TWICE: Final = 2  # and of what the commit has,
+CROWD: Final = 128  # batches that are acked together: more take too long to come back
 TRIED_EVERY: Final = 16  # commits, of which one waits all the same
 
 
@@ -76,9 +77,10 @@ class Linger(Generic[Commit]):
         else:
             self._interval_over(commit)
 
-    def acked(self, reserved_bytes: int, commit: Commit) -> None:
+    def acked(self, batches: int, reserved_bytes: int, commit: Commit) -> None:
         """Writers of so much were acked together; the open commit may have waited for them."""
-        self._expected_bytes = reserved_bytes + commit.reserved * self._awaits_put
+        expected_bytes = reserved_bytes + commit.reserved * self._awaits_put
+        self._expected_bytes = expected_bytes if batches <= CROWD else 0
 
     def flushed(self) -> None:
         """A commit was closed; the interval to the next one begins."""
@@ -101,7 +103,7 @@ class Linger(Generic[Commit]):
         is_late = now >= self._flushed_at + self._interval_secs + soon_secs
         acks, ends_at = self._next_put()
         are_many = self._untried >= TRIED_EVERY or acks >= TWICE * commit.batches
-        if acks >= MANY and are_many and not is_late and abs(ends_at - now) <= soon_secs:
+        if MANY <= acks <= CROWD and are_many and not is_late and abs(ends_at - now) <= soon_secs:
             self._awaits_put, self._untried = True, 0
             self._wait(soon_secs, partial(self._now, commit))
         else:
