@@ -2,7 +2,8 @@
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -208,13 +209,20 @@ class Far(MemoryBucket):
     """One that has to be waited for."""
 
 
+@asynccontextmanager
+async def started_again(bucket: MemoryBucket, *texts: str) -> AsyncIterator[Node]:
+    """A node that has nothing in memory of what another one has appended."""
+    async with node_on(bucket, CALM) as node:
+        await with_stream(node)
+        await append_each(node, *texts)
+    async with node_on(bucket, CALM) as node:
+        yield node
+
+
 def test_what_has_to_be_waited_for_is_not_fetched() -> None:
     async def scenario() -> None:
         bucket = Far()
-        async with node_on(bucket, CALM) as node:
-            await with_stream(node)
-            await append_each(node, "a", "b")
-        async with node_on(bucket, CALM) as node:
+        async with started_again(bucket, "a", "b") as node:
             assert glance(node, seq_num=0) is None
             assert glance(node, timestamp=0) is None
             assert node.term.reader.fetches == 0
@@ -227,10 +235,7 @@ def test_what_has_to_be_waited_for_is_not_fetched() -> None:
 def test_what_is_near_is_fetched_at_once_and_kept() -> None:
     async def scenario() -> None:
         bucket = MemoryBucket()
-        async with node_on(bucket, CALM) as node:
-            await with_stream(node)
-            await append_each(node, "a", "b")
-        async with node_on(bucket, CALM) as node:
+        async with started_again(bucket, "a", "b") as node:
             reader = node.term.reader
             assert seq_nums(seen(node, timestamp=0).batch.records()) == [0, 1]
             fetches = reader.fetches
@@ -244,11 +249,7 @@ def test_what_is_near_is_fetched_at_once_and_kept() -> None:
 def test_a_read_at_once_fetches_no_more_than_others_can_wait_for() -> None:
     async def scenario() -> None:
         bucket, most = MemoryBucket(), READ_NOW_BYTES_MAX // READ_NOW_PART_BYTES
-        async with node_on(bucket, CALM) as node:
-            await with_stream(node)
-            for _ in range(most):  # each is a commit of its own
-                await append_each(node, "a")
-        async with node_on(bucket, CALM) as node:
+        async with started_again(bucket, *["a"] * most) as node:  # each a commit of its own
             assert glance(node, seq_num=0) is None
             assert 0 < node.term.reader.fetches < most
             assert len(seen(node, seq_num=0).batch.records()) == most  # the rest by the next one
@@ -259,10 +260,7 @@ def test_a_read_at_once_fetches_no_more_than_others_can_wait_for() -> None:
 def test_what_is_near_and_damaged_is_left_to_who_tells() -> None:
     async def scenario() -> None:
         bucket = MemoryBucket()
-        async with node_on(bucket, CALM) as node:
-            await with_stream(node)
-            await append_each(node, "a", "b")
-        async with node_on(bucket, CALM) as node:
+        async with started_again(bucket, "a", "b") as node:
             for key in [info.key async for info in bucket.list("wal/")]:
                 data = await bucket.get(key)
                 await bucket.put(key, data.replace(b"a", b"z"))

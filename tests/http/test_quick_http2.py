@@ -15,6 +15,7 @@ from tests.hostile.attacks import preface
 from tests.http.clients import Api, Connected, Reply, reply_of
 from tests.http.edges import native_only
 from tests.http.server import LoopThread, Server, eventually
+from tests.http.test_quick import quick_count
 
 pytestmark = native_only("it has no quick way")
 
@@ -61,10 +62,6 @@ def stream(api: Api) -> str:
 
 def path(stream: str, query: str = "") -> str:
     return f"/v1/streams/{stream}/records{query}"
-
-
-def quick_count(server: Server) -> int:
-    return server.call(lambda: server.app.telemetry.quick_requests)
 
 
 def unfinished(server: Server) -> int:

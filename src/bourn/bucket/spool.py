@@ -54,7 +54,7 @@ class _Place:
 
 
 class Spool:
-    """The ring. `take` and `ready` are for the loop; `write` and `read` block, for threads."""
+    """The ring. `write` and `read` block and are for threads; everything else is for the loop."""
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         self._descriptor = descriptor
