@@ -120,14 +120,14 @@ def test_a_lost_connection_is_an_error_unless_the_policy_says_otherwise(
             for _ in range(100):
                 appends.submit(one())
         assert proxy.connections == 2
-    before = client.check_tail(stream).seq_num
     with Proxy(server.port, 400, 700, 900) as proxy:
         with connect(proxy.url).append_session(stream, retry=AppendRetry.ALL) as appends:
             for number in range(200):
                 appends.submit(one(b"%d" % number))
         assert proxy.connections == 4
     assert appends.acked == 200
-    found = [int(body) for body in bodies_in(client, stream)[before:]]
+    # What the sessions before had on its way may still be appended meanwhile.
+    found = [int(body) for body in bodies_in(client, stream) if body != b"x"]
     assert sorted(set(found)) == list(range(200)), "some may be there twice, none is missing"
 
 
