@@ -22,7 +22,7 @@ from bench.engine import report
 from bench.engine.case import Figures
 from bench.engine.target import directory_in, file_system_of
 from bench.http.benches import s2_binary
-from bench.versus import loads, table
+from bench.versus import loads, memory, table
 from bench.versus.peers import BOURN, BUCKETS, PEERS, serving, sync_calls
 from tests.s3server import NotHere, built_versitygw
 
@@ -67,6 +67,8 @@ def main() -> int:
     root = Path(options.directory)
     facts = report.machine(file_system_of(root), "versitygw, every answer 20 ms late")
     results = _results(options, buckets)
+    print("touching the machine's free memory once, which may take a minute", flush=True)
+    facts["memory_touched_secs"] = round(memory.touch_free(), 1)
     try:
         with directory_in(root) as directory, serving(BOURN, "memory", directory):
             pass  # machine code that is made once is nobody's figure

@@ -154,15 +154,16 @@ def _fan_out(seconds: float) -> list[Load]:
 
 
 def _replays() -> list[Load]:
+    compared = (Compared("p99_ms", "p99 ms"), Compared("p50_ms", "p50 ms"))
+    what = f"clients read {REPLAY_RECORDS} x 1 KiB at once"
     return [
+        *(
+            Load("replay", f"{clients:,} {what}", replay, {"clients": clients}, compared)
+            for clients in (100, 500, 1000)
+        ),
         Load(
-            "replay",
-            f"{clients:,} clients read {REPLAY_RECORDS} x 1 KiB at once",
-            replay,
-            {"clients": clients},
-            (Compared("p99_ms", "p99 ms"), Compared("p50_ms", "p50 ms")),
-        )
-        for clients in (100, 500, 1000)
+            "replay", f"100 {what}, appended one by one", replay_singles, {"clients": 100}, compared
+        ),
     ]
 
 
@@ -313,6 +314,22 @@ def replay(server: Server, clients: int) -> Figures:
     paths = [f"/streams/r-{number}" for number in range(clients)]
     _at_once(lambda path: server.request("PUT", path, {}), paths)
     _at_once(lambda path: server.request("POST", f"{path}/records", shape), paths)
+    return _replayed(server, paths)
+
+
+def replay_singles(server: Server, clients: int) -> Figures:
+    """As `replay`, of records that came one by one, by turns with those of all other streams."""
+    _raise_files()
+    paths = [f"/streams/o-{number}" for number in range(clients)]
+    _at_once(lambda path: server.request("PUT", path, {}), paths)
+    record = _appended(JSON, 1, REPLAY_BODY)
+    appends = [_request("POST", f"{path}/records", JSON, record) for path in paths]
+    for _ in range(REPLAY_RECORDS):
+        hammer.hammer(server.port, appends, 0.0)
+    return _replayed(server, paths)
+
+
+def _replayed(server: Server, paths: list[str]) -> Figures:
     query = f"?seq_num=0&count={REPLAY_RECORDS}"
     requests = [_request("GET", f"{path}/records{query}", JSON, b"") for path in paths]
     return _asked(server, requests, 0.0)
