@@ -9,6 +9,7 @@ import pytest
 import zstandard
 
 from bourn.clock import SystemClock
+from bourn.http import lane_kernel, lanes
 from bourn.http.append_session import UNACKED_INPUTS_MAX, AppendSession
 from bourn.http.auth import Principal
 from bourn.http.draining import Draining
@@ -17,6 +18,7 @@ from bourn.http.telemetry import Telemetry
 from bourn.limits import MIB
 from tests.http.clients import SESSION, Api, Call, H1Call, rest_of
 from tests.http.conftest import BASIN
+from tests.http.edges import IS_ASGI
 from tests.http.frames import GZIP, TERMINAL, ZSTD, Frames, append, frame, message
 from tests.http.server import Server, eventually
 from tests.support import STREAM, node_on, run, with_stream
@@ -27,6 +29,18 @@ HEADERS = {
     "cache-control": "no-cache, no-transform",
     "x-accel-buffering": "no",
 }
+
+
+@pytest.fixture(params=["h1", "h2", "laned"])
+def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    found: str = request.param
+    if found != "laned":
+        return found
+    if IS_ASGI:
+        pytest.skip("granian: it has no lanes")
+    lane_kernel.load()
+    monkeypatch.setattr(lanes, "LANES_FROM", 1)
+    return "h1"
 
 
 def opened(api: Api, stream: str, headers: dict[str, str] | None = None) -> tuple[Call, Frames]:

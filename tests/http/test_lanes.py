@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bourn.http import lane_kernel, lanes, quick
+from bourn.http import lane_kernel, laned_connection, lanes, quick
 from bourn.http.native import NativeServer
 from bourn.limits import LANE_BYTES, LANES_FROM, LANES_MAX
 from bourn.settings import EngineSettings
@@ -147,9 +147,19 @@ def test_large_requests_are_served_too(stream: str, laned: Wire, size: int) -> N
 def test_a_request_that_is_not_quick_goes_the_ordinary_way(
     server: Server, stream: str, laned: Wire
 ) -> None:
-    assert b" 200 OK" in laned.ask(request("GET", f"/v1/basins/{BASIN}"))
+    assert b" 200 OK" in laned.ask(request("GET", "/v1/locations"))
     assert members(server) == 0
     assert b" 200 OK" in laned.ask(append(stream))
+
+
+def test_what_the_catalog_says_is_told_in_a_lane(server: Server, stream: str, laned: Wire) -> None:
+    for _ in range(3):
+        assert b'"default_stream_config":' in laned.ask(request("GET", f"/v1/basins/{BASIN}"))
+        ensured = laned.ask(request("PUT", f"/v1/streams/{stream}", b"{}"))
+        assert b"s2-provision-result: noop" in ensured
+        listed = laned.ask(request("GET", f"/v1/streams?prefix={stream}&limit=1"))
+        assert b'"name":"%b"' % stream.encode() in listed
+    assert members(server) == 1
 
 
 def test_a_refusal_is_told_in_a_lane(server: Server, stream: str, laned: Wire) -> None:
@@ -179,7 +189,7 @@ def test_large_answers_take_a_connection_out_of_its_lane_for_good(
 def test_what_a_client_does_not_read_is_sent_when_it_does(
     server: Server, stream: str, laned: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "LANE_ANSWER_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(laned_connection, "LANE_ANSWER_BYTES_MAX", 1 << 20)
     laned.ask(append(stream, b'{"records":[{"body":"%b"}]}' % (b"z" * 15_000)))
     asked = 0
     while members(server):  # until the sockets hold no more

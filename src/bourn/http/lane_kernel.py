@@ -32,7 +32,6 @@ import numpy.typing as npt
 from numba import types
 
 from bourn.libc import ADDRESS, INT, LONG, compiled, errno_location, symbol
-from bourn.limits import LANE_BYTES
 
 _Ints = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
@@ -113,8 +112,10 @@ def _ignore(lanes: _Ints, epoll: int, lane: int, event: npt.NDArray[np.int32]) -
 
 @compiled
 def _receive(lanes: _Ints, memory: _Bytes, lane: int, reports: _Ints) -> None:
-    address = memory.ctypes.data + lane * LANE_BYTES
-    count = _c_recv(lanes[lane, DESCRIPTOR], address, LANE_BYTES, _RECEIVE_FLAGS)
+    # By the arrays, not by the limit: machine code is kept as long as this file stays as it is.
+    size = len(memory) // len(lanes)
+    address = memory.ctypes.data + lane * size
+    count = _c_recv(lanes[lane, DESCRIPTOR], address, size, _RECEIVE_FLAGS)
     if count < 0 and errno_location()[0] in (_EAGAIN, _EINTR):
         return
     lanes[lane, IS_TAKEN] = 1

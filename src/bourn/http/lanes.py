@@ -6,9 +6,10 @@ machine code (`lane_kernel`) instead: it receives for all that are ready, and wa
 once; the loop serves all that came, and has all answers sent by one message. With few connections
 that would only add two hand-overs to every answer, so they stay with the loop.
 
-A connection in a lane is still the loop's: its transport is paused, and the lane has a descriptor
-of its own. Anything but small requests and answers takes it out of the lane, and the transport
-goes on where the lane has stopped.
+A connection in a lane is still the loop's (`laned_connection`, and for append sessions
+`laned_transport`): its transport is paused, and the lane has a descriptor of its own. Anything but
+small requests and answers takes it out of the lane, and the transport goes on where the lane has
+stopped.
 """
 
 import asyncio
@@ -18,19 +19,14 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from typing import Any, Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from bourn.http import lane_kernel as kernel
-from bourn.http.backlog import Backlog
-from bourn.http.ordinary import Ordinary
-from bourn.http.quick import QuickConnection
-from bourn.http.quick_shared import Quick
-from bourn.http.way_back import WayBack
-from bourn.limits import LANE_ANSWER_BYTES_MAX, LANE_BYTES, LANES_FROM, LANES_MAX
+from bourn.limits import LANE_BYTES, LANES_FROM, LANES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +37,32 @@ _JOINS_AT_LEAST: Final = PIPE_BYTES // (4 * kernel.ROW_BYTES)
 assert LANES_MAX <= _JOINS_AT_LEAST, "all lanes can say all they have at once"
 
 
+class Member(Protocol):
+    """Who is in a lane."""
+
+    def came(self, data: bytes) -> None:
+        """Take what has come; no more is received until that is asked for."""
+
+    def was_short(self, data: bytes) -> None:
+        """Keep what could not be sent; nothing behind it is."""
+
+    def leave_lane(self) -> None:
+        """Leave: the client has said its last, or the socket failed."""
+
+    def left_lane(self) -> None:
+        """Go on without the lane."""
+
+    def cut(self) -> None:
+        """End the connection at once."""
+
+
 class Lanes:
     """The thread, and who is in which lane; made when there is something to do for it."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._members: list[LanedConnection | None] = []
+        self._members: list[Member | None] = []
         self._free: list[int] = []
         self._out: list[tuple[int, int, bytes]] = []  # lane, op, what to send
         self._blocks: deque[tuple[int, bytes]] = deque()  # being sent: where, and the bytes
@@ -100,7 +115,7 @@ class Lanes:
         self._theirs = (inbox, outbox)
         return True
 
-    def join(self, member: "LanedConnection", descriptor: int) -> int | None:
+    def join(self, member: Member, descriptor: int) -> int | None:
         """Give a connection a lane, which is received from at once; None where that fails."""
         try:
             own = os.dup(descriptor)
@@ -236,158 +251,3 @@ class Lanes:
 def _close(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-class LanedConnection(QuickConnection):
-    """A connection on the quick way, in a lane where that is worth while."""
-
-    def __init__(
-        self,
-        quick: Quick,
-        connections: "set[QuickConnection]",
-        backlog: Backlog,
-        ordinary: Callable[[WayBack], Ordinary],
-        lanes: Lanes,
-        way_back: WayBack | None = None,
-    ) -> None:
-        super().__init__(quick, connections, backlog, ordinary, way_back)
-        self._lanes = lanes
-        self._is_plain = False
-        self._lane: int | None = None
-        self._owes_more = False  # something came, and the lane is not received from
-        self._is_leaving = False
-        self._may_return = True
-        self._when_left: Callable[[], None] | None = None
-        self._unsent: list[bytes] = []  # which the lane could not send
-        self._held: list[bytes] = []  # while it is being left
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; what is encrypted stays with its transport."""
-        super().connection_made(transport)
-        self._is_plain = transport.get_extra_info("ssl_object") is None
-
-    def data_received(self, data: bytes) -> None:
-        """Answer what is whole; go to a lane, if that is what an append needs."""
-        super().data_received(data)
-        if (
-            self._lane is None
-            and self._is_plain
-            and self._may_return
-            and self._head is not None
-            and self._lanes.is_wanted(len(self._connections))
-            and self._may_join()
-        ):
-            transport: Any = self._transport
-            transport.pause_reading()
-            self._is_paused = True
-            self._lane = self._lanes.join(self, transport.get_extra_info("socket").fileno())
-            self._resume()
-
-    def _may_join(self) -> bool:
-        return not (
-            self._buffer
-            or self._is_paused
-            or self._is_full
-            or self._is_over
-            or self._is_retired
-            or self._transport.is_closing()
-            or self._transport.get_write_buffer_size()
-        )
-
-    def came(self, data: bytes) -> None:
-        """Take what has come by the lane."""
-        self._owes_more = True
-        is_whole = self._take(data)
-        if self._is_leaving:
-            return
-        if len(data) == LANE_BYTES:
-            self.leave_lane()
-        elif self._head is None:
-            if is_whole:
-                self._serve()
-            self._ask_for_more()
-
-    def was_short(self, data: bytes) -> None:
-        """Keep what could not be sent for the transport."""
-        self._unsent.append(data)
-        self.leave_lane()
-
-    def leave_lane(self, when_left: Callable[[], None] | None = None) -> None:
-        """Go back to the transport; then do this."""
-        if when_left is not None:
-            self._when_left = when_left
-        if self._lane is not None and not self._is_leaving:
-            self._is_leaving = self._is_full = True  # so that nothing is served meanwhile
-            self._lanes.leave(self._lane)
-
-    def left_lane(self) -> None:
-        """Go on where the lane has stopped."""
-        self._lane = None
-        self._is_leaving = self._is_full = False
-        self._owes_more = False
-        when_left, self._when_left = self._when_left, None
-        if self._transport.is_closing():
-            return
-        if self._unsent or self._held:
-            self._transport.write(b"".join((*self._unsent, *self._held)))
-            self._unsent.clear()
-            self._held.clear()
-        if when_left is not None:
-            when_left()
-            return
-        if not self._is_full and self._head is None:
-            self._resume()
-            self._serve()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End, in the lane too."""
-        super().connection_lost(exc)
-        self.leave_lane()
-
-    def _hand_over(self) -> None:
-        if self._lane is None:
-            super()._hand_over()
-        else:
-            self.leave_lane(self._hand_over)
-
-    def _pause(self) -> None:
-        if self._lane is None:
-            super()._pause()
-
-    def _resume(self) -> None:
-        if self._lane is None:
-            super()._resume()
-
-    def _serve(self) -> None:
-        if not self._is_leaving:
-            super()._serve()
-
-    def _go_on(self) -> None:
-        super()._go_on()
-        if self._lane is not None:
-            self._ask_for_more()
-
-    def _ask_for_more(self) -> None:
-        if self._owes_more and self._head is None and not self._is_leaving:
-            assert self._lane is not None
-            self._owes_more = False
-            self._lanes.more(self._lane)
-
-    def _write(self, data: bytes) -> None:
-        if self._lane is None:
-            super()._write(data)
-        elif self._is_leaving or len(data) > LANE_ANSWER_BYTES_MAX:
-            self._held.append(data)
-            self._may_return = False
-            self.leave_lane()
-        else:
-            more = self._owes_more and not self._buffer
-            self._owes_more = self._owes_more and not more
-            self._lanes.send(self._lane, data, more=more)
-
-    def _write_parts(self, *parts: bytes) -> None:
-        if self._lane is None:
-            super()._write_parts(*parts)
-        else:
-            for part in parts:
-                self._write(part)

@@ -14,7 +14,8 @@ from functools import partial
 from bourn.http.app import App
 from bourn.http.backlog import Backlog
 from bourn.http.draining import ADVICE_SHARE
-from bourn.http.lanes import LanedConnection, Lanes
+from bourn.http.laned_connection import LanedConnection
+from bourn.http.lanes import Lanes
 from bourn.http.listening import Listener
 from bourn.http.native_connection import Connection
 from bourn.http.pushing import Flushes
@@ -35,6 +36,7 @@ class NativeServer:
         self.connections: set[Connection] = set()
         self._quick_ones: set[QuickConnection] = set()
         self.lanes = Lanes()
+        self.fed = 0  # connections over HTTP/1.1 that serve an append session
         self.flushes = Flushes()
         self.backlog = Backlog(lambda: asyncio.get_running_loop().time())
         self._listener: Listener | None = None

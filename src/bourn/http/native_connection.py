@@ -11,6 +11,7 @@ from httpunk.h1.server import H1Server
 
 from bourn.http.backlog import Backlog, Waiting
 from bourn.http.exchange import ClientGone
+from bourn.http.laned_transport import LanedTransport
 from bourn.http.native_exchange import NativeExchange
 from bourn.http.parting import is_over, last_word
 from bourn.http.quick_http2 import QuickStreams
@@ -28,6 +29,7 @@ from bourn.limits import (
     INPUT_REQUESTS_MAX,
     INPUT_TURN_SECS,
     KIB,
+    LANE_BYTES,
     LINGER_BYTES_MAX,
     LINGER_SECS,
     QUICK_TURN_SECS,
@@ -48,7 +50,10 @@ class Connection(Returning):
         super().__init__(way_back or WayBack())
         self._owner = server
         self.lingers = False
-        self.taker: Http1Taker | None = None
+        self._taker: Http1Taker | None = None
+        self._is_plain = False
+        self._lane: LanedTransport | None = None  # in the place of the transport
+        self._may_join = False  # a lane
         self._quick_streams: QuickStreams | None = None  # on HTTP/2
         self._settling: Settling | None = Settling()  # until the client has acked our settings
         self._discarded_bytes: int | None = None  # None until the end
@@ -67,6 +72,7 @@ class Connection(Returning):
         """Begin to serve."""
         prepare_socket(transport.get_extra_info("socket"))
         super().connection_made(transport)  # type: ignore[no-untyped-call]  # untyped
+        self._is_plain = transport.get_extra_info("ssl_object") is None
         assert self._serve_task is not None, "made just now"
         self._serve_task.add_done_callback(self._served)
         self._owner.connections.add(self)
@@ -81,6 +87,7 @@ class Connection(Returning):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection, and what it has sent and nobody will be answered for."""
         self._owner.connections.discard(self)
+        self._leave_lane()
         if not self.is_http1:
             self._chunks.clear()
             self._buffered = self._head_off = 0
@@ -170,6 +177,8 @@ class Connection(Returning):
             _, pending = await asyncio.wait({task}, timeout=secs)
             if pending and not self.is_http1:
                 self._hang_up()
+        if self._lane is not None:
+            await self._lane.is_left.wait()  # by the last that was said, too
 
     def _hang_up(self) -> None:
         """Close, if nothing is under way."""
@@ -204,13 +213,15 @@ class Connection(Returning):
         if not self._requests and self._goes_back(data):
             return
         if self._discarded_bytes is None:
-            taker = self.taker
+            taker = self._taker
             if not self.is_http1:
                 self._keep(data)
             elif taker is None or not taker.take(data):
                 super().data_received(data)  # type: ignore[no-untyped-call]  # untyped
             elif not taker.is_waiting:
                 self._wake_reader()  # type: ignore[no-untyped-call]  # untyped
+            if self._may_join and len(data) < LANE_BYTES:
+                self._join_lane()
             return
         self._discarded_bytes += len(data)
         if self._discarded_bytes > LINGER_BYTES_MAX:
@@ -219,7 +230,9 @@ class Connection(Returning):
     def _goes_back(self, data: bytes) -> bool:
         """Leave what has come, and all that follows, to the quick way, if it is for that."""
         owner, quick = self._owner, self._owner.app.quick
-        transport = None if quick is None else self.let_go(quick, data)
+        transport = None
+        if quick is not None and self._lane is None:
+            transport = self.let_go(quick, data)
         if transport is None:
             return False
         owner.connections.discard(self)
@@ -228,6 +241,40 @@ class Connection(Returning):
         heir.connection_made(transport)
         heir.data_received(data)
         return True
+
+    def feed(self, taker: Http1Taker | None) -> None:
+        """Have what comes over HTTP/1.1 taken by a plain call, where that can be."""
+        self._owner.fed += (taker is not None) - (self._taker is not None)
+        self._taker = taker
+        if taker is None:
+            self._leave_lane()
+        self._may_join = taker is not None and self._is_plain
+
+    def _join_lane(self) -> None:
+        """Have a thread receive and send, if there are many to do that for."""
+        owner, transport = self._owner, self._transport
+        assert transport is not None, "it has brought the data"
+        if (
+            owner.lanes.is_wanted(owner.fed)
+            and not self._reading_paused
+            and not self._writing_paused
+            and not self._eof
+            and not transport.is_closing()
+            and not transport.get_write_buffer_size()
+        ):
+            lane = LanedTransport(self, transport, owner.lanes)
+            self._may_join = False  # again: to and fro costs more than it brings
+            if lane.enter():
+                self._lane = self._transport = lane
+
+    def _leave_lane(self) -> None:
+        if self._lane is not None:
+            self._lane.leave_lane()
+
+    def left_lane(self, transport: asyncio.Transport) -> None:
+        """Use the transport again."""
+        self._lane = None
+        self._transport = transport
 
     def _keep(self, data: bytes) -> None:
         """Keep input for the library, as it does itself, but some pieces of it.
@@ -252,8 +299,8 @@ class Connection(Returning):
         """
         if self.is_http1:
             data = bytes(await super().receive_some(max_bytes))  # type: ignore[no-untyped-call]  # untyped
-            if self.taker is not None and self.taker.error is not None:
-                raise self.taker.error
+            if self._taker is not None and self._taker.error is not None:
+                raise self._taker.error
             return data
         spent_secs = self._spent_secs()
         is_cut = self._input_bytes_max < INPUT_PIECE_BYTES_MIN  # for all that it began

@@ -88,9 +88,11 @@ class NativeExchange:
         if isinstance(self._taker, Http2Taker):
             self._taker.close()
         if intake is None:
-            self._taker = self._connection.taker = None
+            self._taker = None
+            self._connection.feed(None)
         elif self._connection.is_http1:
-            self._taker = self._connection.taker = Http1Taker(intake, self._request._decoder)  # noqa: SLF001  no call says it
+            self._taker = Http1Taker(intake, self._request._decoder)  # noqa: SLF001  no call says it
+            self._connection.feed(self._taker)
         else:
             stream = self._request._stream  # noqa: SLF001
             self._taker = Http2Taker(intake, self._request._conn, stream)  # noqa: SLF001
