@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bourn.engine.tail_cache import unpacked
+from bourn.engine.fetches import unpacked
 from bourn.limits import AES_GCM_SEQ_NUM_MAX
 from tests.http.clients import EVENTS, PROTO, SESSION, Api, Reply
 from tests.http.frames import Frames, append, frame, message
@@ -145,8 +145,7 @@ def everything_in_memory(server: Server) -> bytes:
         term = server.node.term
         parts = [bytes(wire) for wire in term.encoded._wires.values()]
         kept = [part.batches for part in term.reader._read.values()]
-        for streams in term.tail_cache._commits.values():
-            kept += streams.values()
+        parts += term.tail_cache._objects.values()
         entries = [entry for batches in kept for entry in unpacked(batches)]
         return b"".join((*parts, *(bytes(entry.payload) for entry in entries)))
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import pytest
 
 from bourn.http.native import NativeServer
+from bourn.limits import QUICK_CONFIG_BYTES_MAX
 from bourn.settings import EngineSettings
 from tests.http.edges import native_only
 from tests.http.server import PATIENCE_SECS, Server, eventually
@@ -54,6 +55,14 @@ def read(stream: str, query: str = "seq_num=0", *fields: str) -> bytes:
 
 def tail(stream: str, *fields: str) -> bytes:
     return request("GET", f"/v1/streams/{stream}/records/tail", b"", *fields)
+
+
+def basin_config(basin: str, *fields: str) -> bytes:
+    return request("GET", f"/v1/basins/{basin}", b"", *fields)
+
+
+def ensure(stream: str, body: bytes = b"", *fields: str) -> bytes:
+    return request("PUT", f"/v1/streams/{stream}", body, *fields)
 
 
 def config(stream: str, *fields: str) -> bytes:
@@ -143,6 +152,20 @@ PLAIN = {
     "streams behind one": lambda name: request("GET", f"/streams?start_after={name[:-1]}"),
     "basins": lambda _: request("GET", "/v1/basins"),
     "basins, wherever": lambda _: b"GET /v1/basins?limit=1 HTTP/1.1\r\nhost: here\r\n\r\n",
+    "config of a basin": lambda _: basin_config(BASIN),
+    "config of a basin, wherever": lambda _: (
+        b"GET /v1/basins/%b HTTP/1.1\r\nhost: here\r\n\r\n" % BASIN.encode()
+    ),
+    "config of a basin for a page": lambda _: basin_config(BASIN, ORIGIN, PROTO, CODINGS),
+    "ensured": ensure,
+    "ensured, by an object": lambda name: ensure(name, b"{}"),
+    "ensured, by nothing": lambda name: ensure(name, b"null"),
+    "ensured, by a config": lambda name: ensure(name, b'{"retention_policy":{"age":604800}}'),
+    "ensured for a page": lambda name: ensure(name, b"{}", ORIGIN, PROTO, CODINGS),
+    "ensured, with no more than its kind": lambda name: ensure(
+        name, b"", "content-type: application/json"
+    ),
+    "ensured, with a length of nothing": lambda name: ensure(name, b"", "content-length: 0"),
     "basins for a page": lambda _: request("GET", "/v1/basins?prefix=x", b"", ORIGIN, PROTO),
 }
 UNTOLD = {  # what is refused
@@ -157,6 +180,7 @@ UNTOLD = {  # what is refused
     "streams of no basin": lambda _: request("GET", "/v1/streams").replace(b"quick", b"other"),
     "streams, badly asked for": lambda _: request("GET", "/v1/streams?limit=x"),
     "basins, badly asked for": lambda _: request("GET", "/v1/basins?prefix=-"),
+    "config of a basin that is not there": lambda _: basin_config("other-basin", ORIGIN),
     "config of no basin": lambda name: config(name).replace(BASIN.encode(), b"other-basin"),
 }
 REFUSED = {
@@ -172,7 +196,18 @@ ODD = {
     "a key": lambda name: append(name, b'{"records":[{}]}', "s2-encryption-key: abc"),
     "compressed": lambda name: append(name, b'{"records":[{}]}', "content-encoding: gzip"),
     "a wait": lambda name: read(name, "seq_num=9&clamp=true&wait=1"),
-    "a basin": lambda _: request("GET", f"/v1/basins/{BASIN}"),
+    "a basin that cannot be": lambda _: basin_config("-"),
+    "a basin that is ensured": lambda _: request("PUT", f"/v1/basins/{BASIN}"),
+    "ensured in no basin": lambda name: ensure(name).replace(BASIN.encode(), b"other-basin"),
+    "ensured wherever": lambda name: ensure(name).replace(b"s2-basin", b"x-basin"),
+    "ensured, and cannot be": lambda name: ensure(name, b'{"retention_policy":{"age":0}}'),
+    "ensured by no JSON": lambda name: ensure(name, b"{"),
+    "ensured by JSON that says a thing twice": lambda name: ensure(
+        name, b'{"storage_class":null,"storage_class":null}'
+    ),
+    "ensured by another kind": lambda name: ensure(name, b"", "content-type: text/plain"),
+    "ensured by a kind that nobody knows": lambda name: ensure(name, b"", "content-type: x"),
+    "ensured by much": lambda name: ensure(name, b" " * QUICK_CONFIG_BYTES_MAX + b"{}"),
     "streams of whichever basin": lambda _: b"GET /v1/streams HTTP/1.1\r\nhost: here\r\n\r\n",
     "a weight": lambda name: read(name, "seq_num=0", "accept-encoding: identity;q=0"),
     "HEAD": lambda name: read(name, "tail_offset=0&clamp=true").replace(b"GET", b"PUT", 1),
@@ -226,7 +261,15 @@ def basins(_: str) -> bytes:
     return request("GET", "/v1/basins")
 
 
-@pytest.mark.parametrize("asked", [read, tail, config, streams, basins])
+def config_of_basin(name: str) -> bytes:
+    return basin_config(BASIN if name != "none-such" else name)
+
+
+def ensured(name: str) -> bytes:
+    return ensure(name, b"{}" if name != "none-such" else b"{")
+
+
+@pytest.mark.parametrize("asked", [read, tail, config, streams, basins, config_of_basin, ensured])
 def test_it_is_counted_as_on_the_ordinary_way(
     server: Server, stream: str, asked: Callable[[str], bytes]
 ) -> None:

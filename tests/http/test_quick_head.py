@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bourn.http.quick_head import QuickFields, parse_quick_head
-from bourn.limits import QUICK_HEAD_BYTES_MAX, QUICK_HEADS_KEPT
+from bourn.limits import QUICK_CONFIG_BYTES_MAX, QUICK_HEAD_BYTES_MAX, QUICK_HEADS_KEPT
 from bourn.model.access import Op
 from bourn.wire.compression import Compression
-from tests.http.test_quick import BASIN, append, config, read, tail
+from tests.http.test_quick import BASIN, append, basin_config, config, ensure, read, tail
 
 PLAIN_HEAD = append("a")[: append("a").index(b"\r\n\r\n") + 4]
 
@@ -33,6 +33,24 @@ def test_the_plain_head_is_taken() -> None:
         (config("").replace(b"s/ ", b"s "), Op.LIST_STREAMS),
         (config("").replace(b"s/ ", b"s?limit=1 "), Op.LIST_STREAMS),
         (config("").replace(b"/streams/", b"/basins"), Op.LIST_BASINS),
+        (basin_config("some-basin"), Op.GET_BASIN_CONFIG),
+        (
+            basin_config("some-basin").replace(b"s2-basin: quick-basin\r\n", b""),
+            Op.GET_BASIN_CONFIG,
+        ),
+        (ensure("a"), Op.CREATE_STREAM),
+        (ensure("a", b"{}"), Op.CREATE_STREAM),
+        (ensure("a", b"{" + b" " * (QUICK_CONFIG_BYTES_MAX - 2) + b"}"), Op.CREATE_STREAM),
+        (ensure("a", b"{" + b" " * (QUICK_CONFIG_BYTES_MAX - 1) + b"}"), None),
+        (ensure("a", b"{}").replace(b"content-type", b"accept"), None),
+        (ensure("a", b"{}").replace(b"application/json", b"application/protobuf"), None),
+        (ensure("a").replace(b"s2-basin: quick-basin\r\n", b""), None),
+        (ensure("a").replace(b"/streams/a", b"/streams"), None),
+        (ensure("a").replace(b"/streams/a", b"/streams/a/records"), None),
+        (ensure("a", b"", "s2-request-token: x"), None),
+        (basin_config("some-basin").replace(b"GET", b"PUT"), None),
+        (basin_config("Some_Basin"), None),
+        (basin_config("some-basin", "content-length: 0"), None),
         (config("").replace(b"s/ ", b"s ").replace(b"s2-basin: quick-basin\r\n", b""), None),
         (config(""), None),
         (tail("a").replace(b"GET", b"POST"), None),
@@ -48,6 +66,12 @@ def test_a_head_says_what_is_to_be_done(head: bytes, op: Op | None) -> None:
     assert (None if found is None else found.op) is op
     if found is not None:
         assert (found.wanted is None) == (op is Op.APPEND)
+
+
+def test_a_basin_in_the_path_is_the_one_that_is_meant() -> None:
+    found = parse_quick_head(basin_config("some-basin"), cors=True)
+    assert found is not None
+    assert (found.basin, found.stream) == ("some-basin", "")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from bourn.clock import ManualClock
 from bourn.errors import BournError
 from bourn.http.native import NativeServer
 from bourn.http.problems import STATUS
+from bourn.layout.entry import BATCH_OVERHEAD_BYTES
 from bourn.limits import ANSWER_BYTES_KEPT_MAX, ANSWERS_KEPT, JSON_WRITTEN_INLINE_BYTES_MAX
 from tests.http.edges import native_only
 from tests.http.server import Server, eventually
@@ -168,8 +169,12 @@ def test_records_that_cannot_be_told_are_refused_the_ordinary_way(
 
     def damage() -> None:
         found, term = server.stream(BASIN, stream), server.node.term
-        (entry,) = term.tail_cache.get(found.runs.row(0).commit, found.id) or []
-        entry.payload = b"\xff" * len(entry.payload)
+        run, cache = found.runs.row(0), term.tail_cache
+        data = bytearray(cache.get(run.commit) or b"")
+        data[run.offset + BATCH_OVERHEAD_BYTES : run.offset + run.length] = b"\xff" * (
+            run.length - BATCH_OVERHEAD_BYTES
+        )
+        cache._objects[run.commit] = bytes(data)
 
     server.call(damage)
     before = quick_count(server)

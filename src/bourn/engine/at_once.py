@@ -5,8 +5,17 @@ say. An error is raised where all that it rests on is durable, as the other does
 """
 
 import asyncio
+from typing import NamedTuple
 
-from bourn.catalog.streams import AutoCreateOn, decide_auto_create, stream_config
+from bourn.catalog.basins import basin_config
+from bourn.catalog.changes import Provision
+from bourn.catalog.rows import StreamRow
+from bourn.catalog.streams import (
+    AutoCreateOn,
+    decide_auto_create,
+    decide_ensure_stream,
+    stream_config,
+)
 from bourn.engine.appends import Appends
 from bourn.engine.batch import ReadBatch
 from bourn.engine.glance import Glance, Sight
@@ -23,8 +32,18 @@ from bourn.log.cursor import (
     plan_start,
     settle_start,
 )
-from bourn.model.config import ResolvedStreamConfig
+from bourn.model.config import BasinConfig, ResolvedStreamConfig, StreamConfig
 from bourn.model.record import AppendAck, StreamPosition
+
+
+class CatalogMark(NamedTuple):
+    """Stands for all that the catalog says: basins, streams and tokens, whatever the time is.
+
+    A change that is not durable has no mark yet, and one that is can be joined by no other.
+    """
+
+    epoch: int
+    last_change: int
 
 
 class AtOnce(Appends):
@@ -65,10 +84,31 @@ class AtOnce(Appends):
         stream = None if term is None else self._seen(term, basin, name)
         return None if stream is None else stream.tail
 
+    def catalog_now(self) -> CatalogMark | None:
+        """Return what stands for the catalog, if all that it says may be told here and now."""
+        term = self._settled_term()
+        return None if term is None else CatalogMark(term.epoch, term.last_change)
+
     def config_now(self, basin: str, name: str) -> ResolvedStreamConfig | None:
         """Return a stream's config; raises that there is none. None for `stream_config`."""
         term = self._settled_term()
         return None if term is None else stream_config(term.lookup(basin, name))
+
+    def ensured_now(self, basin: str, name: str, config: StreamConfig) -> StreamRow | None:
+        """Return a stream that is as it should be already; raises why it cannot be made so.
+
+        None for `ensure_stream`, also where there is something to be done.
+        """
+        term = self._settled_term()
+        if term is None:
+            return None
+        decision = decide_ensure_stream(term.lookup(basin, name), config, now_ms=0, new_id=0)
+        return decision.row if decision.provision is Provision.NOOP else None
+
+    def basin_config_now(self, name: str) -> BasinConfig | None:
+        """Return a basin's config; raises that there is none. None for `basin_config`."""
+        term = self._settled_term()
+        return None if term is None else basin_config(term.state.basins.get(name), name)
 
     def basins_now(self, prefix: str, start_after: str, limit: int | None) -> BasinPage | None:
         """Return a page of basin rows. None for `list_basins`."""

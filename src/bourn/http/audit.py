@@ -41,6 +41,11 @@ CONTROL: Final = frozenset(
 )
 
 
+def is_heard() -> bool:
+    """Whether anybody listens to the logger."""
+    return log.isEnabledFor(logging.INFO)
+
+
 class Audit:
     """Writes lines; costs next to nothing while nobody listens to the logger."""
 
@@ -52,17 +57,17 @@ class Audit:
 
     def done(self, op: Op, status: int, **subject: str) -> None:
         """Note an operation that was done, if it changed anything."""
-        if op in CONTROL and log.isEnabledFor(logging.INFO):
+        if op in CONTROL and is_heard():
             self._write("control", op, status, "", subject)
 
     def failed(self, op: Op, status: int, code: str, **subject: str) -> None:
         """Note an operation that would have changed something."""
-        if op in CONTROL and log.isEnabledFor(logging.INFO) and self._has_room():
+        if op in CONTROL and is_heard() and self._has_room():
             self._write("control", op, status, code, subject)
 
     def refused(self, op: Op, status: int, code: str, **subject: str) -> None:
         """Note an access that was refused."""
-        if log.isEnabledFor(logging.INFO) and self._has_room():
+        if is_heard() and self._has_room():
             self._write("refused", op, status, code, subject)
 
     def _has_room(self) -> bool:

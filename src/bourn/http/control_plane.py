@@ -14,7 +14,7 @@ from bourn.http.listing import Part, narrowed
 from bourn.http.query import ListQuery, list_query
 from bourn.http.request import Request
 from bourn.model import names
-from bourn.model.config import ResolvedStreamConfig
+from bourn.model.config import BasinConfig, ResolvedStreamConfig
 from bourn.model.resource import (
     basin_config_shape,
     decode_basin_patch,
@@ -70,7 +70,7 @@ class ControlPlane:
         name = request.basin_segment(segment)
         request.permit(name)
         config = await self._node.basin_config(name)
-        await request.answer(200, _encode(basin_config_shape(config)))
+        await request.answer(200, basin_config_json(config))
 
     async def ensure_basin(self, request: Request, segment: str) -> None:
         """PUT /basins/{basin}."""
@@ -91,7 +91,7 @@ class ControlPlane:
         request.permit(name)
         patch = decode_basin_patch(await request.json_body())
         config = await self._node.reconfigure_basin(name, patch)
-        await request.answer(200, _encode(basin_config_shape(config)))
+        await request.answer(200, basin_config_json(config))
 
     async def delete_basin(self, request: Request, segment: str) -> None:
         """DELETE /basins/{basin}."""
@@ -129,7 +129,7 @@ class ControlPlane:
         decision = await self._node.create_stream(basin, wanted, token)
         await request.answer(
             201,
-            _encode(_shown(decision.row, request.principal.stream_prefix)),
+            stream_json(decision.row, request.principal.stream_prefix),
             s2_provision_result=decision.provision.value,
         )
 
@@ -149,7 +149,7 @@ class ControlPlane:
         decision = await self._node.ensure_stream(basin, name, wanted)
         await request.answer(
             _ensured(decision.provision),
-            _encode(_shown(decision.row, request.principal.stream_prefix)),
+            stream_json(decision.row, request.principal.stream_prefix),
             s2_provision_result=decision.provision.value,
         )
 
@@ -197,6 +197,16 @@ class ControlPlane:
         if wanted != self._location.name:
             raise Invalid(f"location `{wanted}` is not known")
         await request.answer(200, _encode(self._location))
+
+
+def basin_config_json(config: BasinConfig) -> bytes:
+    """Return a basin's config as JSON."""
+    return _encode(basin_config_shape(config))
+
+
+def stream_json(row: StreamRow, own_prefix: str = "") -> bytes:
+    """Return what is shown of a stream as JSON."""
+    return _encode(_shown(row, own_prefix))
 
 
 def stream_config_json(config: ResolvedStreamConfig) -> bytes:

@@ -1,4 +1,4 @@
-"""The quick way: unary appends and reads over HTTP/1.1 whose answer needs no waiting in between.
+"""The quick way: unary appends and questions over HTTP/1.1 that are answered without a wait.
 
 Every connection begins here. A request that is plainly one of those is answered without a task and
 without a second reading of a head that this connection has sent before: its parts are known by its
@@ -228,7 +228,7 @@ class QuickConnection(asyncio.Protocol):
             if head.wanted is None:
                 is_answered = self._answer(head, data[end:stop])
             else:
-                is_answered = self._answer_read(head, text)
+                is_answered = self._answer_at_once(head, data[:stop])
             if not is_answered:
                 self._hand_over()
                 return
@@ -245,8 +245,8 @@ class QuickConnection(asyncio.Protocol):
                 self._heads[data] = head
         return head
 
-    def _answer_read(self, head: QuickHead, text: bytes) -> bool:
-        reply = self._quick.reply(text, head)
+    def _answer_at_once(self, head: QuickHead, data: bytes) -> bool:
+        reply = self._quick.reply(data, head)
         if reply is None:
             return False
         start, body = reply

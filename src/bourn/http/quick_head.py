@@ -15,7 +15,12 @@ from bourn.http.data_plane import checked, parse_read_query
 from bourn.http.media import Media, media_of
 from bourn.http.request import ENCODING_NAMES
 from bourn.http.routing import Route, decode_segment, match_path
-from bourn.limits import QUICK_HEAD_BYTES_MAX, QUICK_HEADS_KEPT, QUICK_QUERIES_KEPT
+from bourn.limits import (
+    QUICK_CONFIG_BYTES_MAX,
+    QUICK_HEAD_BYTES_MAX,
+    QUICK_HEADS_KEPT,
+    QUICK_QUERIES_KEPT,
+)
 from bourn.log.cursor import ReadRequest, make_request, unary
 from bourn.model import names
 from bourn.model.access import Op
@@ -34,6 +39,7 @@ _GETS: Final = {
     Route.STREAM: Op.GET_STREAM_CONFIG,
     Route.STREAMS: Op.LIST_STREAMS,
     Route.BASINS: Op.LIST_BASINS,
+    Route.BASIN: Op.GET_BASIN_CONFIG,
 }
 _RECORDS: Final = frozenset({Op.APPEND, Op.READ})  # which come in protobuf too
 _NOTHING_MORE: Final = unary(make_request())  # what is wanted by those that say nothing of records
@@ -67,9 +73,12 @@ _BEARER: Final = "bearer "
 
 
 class QuickHead(NamedTuple):
-    """An append of one batch, a read of one, or another question: all that its head says."""
+    """An append of one batch, a read of one, or another question: all that its head says.
 
-    basin: str
+    To ask that a stream be there and have a config is such a question, as long as it has.
+    """
+
+    basin: str  # empty where the question is about all
     stream: str  # as the client names it
     length: int  # of the body
     wanted: ReadRequest | None  # None for an append
@@ -143,20 +152,22 @@ def _parse_line(line: bytes, fields: QuickFields, length: int | None) -> QuickHe
         return None
     path, _, query = target.partition("?")
     match = match_path(path)
-    op = None if match is None else _GETS.get(match.route)
+    op = None if match is None else _op(method, match.route, fields, length)
     if match is None or op is None:
         return None
     wanted = None
-    if method == "POST":
-        is_meant = op is Op.READ and length is not None and fields.kind in _BODIES
-        op = Op.APPEND
-    else:
-        is_meant = method == "GET" and length is None and fields.may_read
-        if is_meant:
-            wanted = _wanted(query) if op is Op.READ else _NOTHING_MORE
-    basin = "" if op is Op.LIST_BASINS else fields.basin
-    if not is_meant or (not basin and op is not Op.LIST_BASINS):
+    if op is not Op.APPEND:
+        wanted = _wanted(query) if op is Op.READ else _NOTHING_MORE
+    name = decode_segment(match.segments[0]) if match.segments else ""
+    basin, stream = fields.basin, ""
+    if op is Op.LIST_BASINS:
+        basin = ""
+    elif op is Op.GET_BASIN_CONFIG:
+        basin = names.basin_name(name)
+    elif not basin:
         return None
+    elif op is not Op.LIST_STREAMS:
+        stream = names.stream_name(name)
     small, large, coded = fields.small, fields.large, fields.coded
     is_protobuf = fields.answer_is_protobuf
     if is_protobuf and op not in _RECORDS:
@@ -164,7 +175,7 @@ def _parse_line(line: bytes, fields: QuickFields, length: int | None) -> QuickHe
         small, large, coded = _as_json(small), _as_json(large), _as_json(coded)
     return QuickHead(
         basin,
-        names.stream_name(decode_segment(match.segments[0])) if match.segments else "",
+        stream,
         length or 0,
         wanted,
         fields.kind is Media.PROTOBUF,
@@ -178,6 +189,19 @@ def _parse_line(line: bytes, fields: QuickFields, length: int | None) -> QuickHe
         coded,
         "" if match.segments else query,
     )
+
+
+def _op(method: str, route: Route, fields: QuickFields, length: int | None) -> Op | None:
+    """The operation, where it is one of those meant here and its body is as it should be."""
+    if method == "GET":
+        return _GETS.get(route) if length is None and fields.may_read else None
+    if method == "POST":
+        is_meant = route is Route.RECORDS and length is not None and fields.kind in _BODIES
+        return Op.APPEND if is_meant else None
+    if method == "PUT" and route is Route.STREAM and (length or 0) <= QUICK_CONFIG_BYTES_MAX:
+        is_meant = fields.kind is Media.JSON or (fields.may_read and not length)
+        return Op.CREATE_STREAM if is_meant else None
+    return None
 
 
 def _as_json(start: bytes) -> bytes:

@@ -12,18 +12,15 @@ from bourn.engine.pending import AckWaiter
 from bourn.errors import BournError
 from bourn.http.attention import Attention
 from bourn.http.auth import Authenticator
-from bourn.http.control_plane import basins_json, stream_config_json, streams_json
 from bourn.http.data_plane import decode_json, is_quick_json
 from bourn.http.draining import Draining
-from bourn.http.listing import narrowed
 from bourn.http.problems import problem_of
-from bourn.http.query import list_query
+from bourn.http.quick_catalog import QuickCatalog
 from bourn.http.quick_head import HEAD_END, QuickHead, parse_quick_head
 from bourn.http.quick_reads import QuickReads, Reply, dressed
 from bourn.http.telemetry import Telemetry
 from bourn.layout.codec import decode_append_input
 from bourn.limits import QUICK_BODY_BYTES_MAX
-from bourn.model import names
 from bourn.model.access import Op
 from bourn.model.record import AppendAck
 from bourn.model.usage import ACCOUNT, SET_OF_OP, UsageSet
@@ -64,6 +61,7 @@ class Quick:
         self._draining = draining
         self.attention = Attention()
         self._reads = QuickReads(node, telemetry)
+        self._catalog = QuickCatalog(node, auth)
         self._date = b""
         self._date_s = -1
         self._date_until = 0.0  # by the monotonic clock
@@ -89,7 +87,11 @@ class Quick:
             return head.stream
         if principal.stream_prefix:
             return None
-        return head.stream if principal.allows(head.op, head.basin, head.stream) else None
+        is_allowed = principal.allows(head.op, head.basin, head.stream) and (
+            head.op is not Op.CREATE_STREAM  # by a PUT, which changes what is there
+            or principal.allows(Op.RECONFIGURE_STREAM, head.basin, head.stream)
+        )
+        return head.stream if is_allowed else None
 
     def append(
         self, head: QuickHead, body: bytes, waiter: AckWaiter
@@ -131,7 +133,10 @@ class Quick:
             raise AssertionError("a refused append has no ack")
 
     def reply(self, data: bytes, head: QuickHead) -> Reply | None:
-        """Answer anything but an append from memory; None where it must go the ordinary way."""
+        """Answer anything but an append from memory, by all bytes of the request.
+
+        None where it must go the ordinary way.
+        """
         try:
             reply = self._reply(data, head)
         except BournError as error:
@@ -150,33 +155,16 @@ class Quick:
             return None
         if head.op is Op.READ:
             return self._reads.reply(data, head, stream)
-        body = self._told(head, stream)
-        if body is None:
-            return None
-        of = SET_OF_OP[head.op]
-        basin = head.basin if of is UsageSet.BASIN_OPS else ACCOUNT
-        self.node.meter.count(basin, of, head.op.value)
-        return dressed(head, body)
-
-    def _told(self, head: QuickHead, stream: str) -> bytes | None:
-        """Answer what is no read."""
-        node, op = self.node, head.op
-        if op is Op.CHECK_TAIL:
-            tail = node.tail_now(head.basin, stream)
-            return None if tail is None else json.encode_tail(tail)
-        if op is Op.GET_STREAM_CONFIG:
-            config = node.config_now(head.basin, stream)
-            return None if config is None else stream_config_json(config)
-        principal = self._auth.known(head.digest)
-        assert principal is not None, "it may ask"
-        scope = principal.grant.scope
-        if op is Op.LIST_BASINS:
-            part = narrowed(scope.basins, list_query(head.query, names.basin_prefix))
-            basins = node.basins_now(*part.query)
-            return None if basins is None else basins_json(part, basins)
-        part = narrowed(scope.streams, list_query(head.query, names.stream_prefix))
-        streams = node.streams_now(head.basin, *part.query)
-        return None if streams is None else streams_json(part, streams)
+        if head.op is Op.CHECK_TAIL:
+            tail = self.node.tail_now(head.basin, stream)
+            reply = None if tail is None else dressed(head, json.encode_tail(tail))
+        else:
+            reply = self._catalog.reply(data, head)
+        if reply is not None:
+            of = SET_OF_OP[head.op]
+            basin = head.basin if of is UsageSet.BASIN_OPS else ACCOUNT
+            self.node.meter.count(basin, of, head.op.value)
+        return reply
 
     def _count(self) -> None:
         self.telemetry.requests += 1
