@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from bourn.bucket import kernel
 from bourn.http import lane_kernel
-from bourn.layout import arrow, codec, json_records
+from bourn.layout import arrow, codec, joined, json_records
 from bourn.layout.history import rows
 from bourn.pipeline.session import Spark
 from bourn.wire import json_check
@@ -29,7 +29,7 @@ settings.load_profile("patient")
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile what is not compiled yet, before there are workers."""
     if not hasattr(session.config, "workerinput"):
-        for kernels in (codec, json_records, json_check, rows, arrow):
+        for kernels in (codec, joined, json_records, json_check, rows, arrow):
             kernels.warm(print)
         lane_kernel.load()
         kernel.load()

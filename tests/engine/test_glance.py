@@ -21,7 +21,7 @@ from bourn.errors import (
     StreamNotFound,
     Unwritten,
 )
-from bourn.limits import READ_NOW_BYTES_MAX, READ_NOW_PART_BYTES
+from bourn.limits import READ_NEAR_RUNS_MAX, READ_TOGETHER_BYTES_MAX
 from bourn.log.cursor import make_request, unary
 from bourn.model.config import Age, BasinConfig, Cipher, Infinite, ResolvedStreamConfig
 from bourn.model.keys import CustomerKey
@@ -248,11 +248,27 @@ def test_what_is_near_is_fetched_at_once_and_kept() -> None:
 
 def test_a_read_at_once_fetches_no_more_than_others_can_wait_for() -> None:
     async def scenario() -> None:
-        bucket, most = MemoryBucket(), READ_NOW_BYTES_MAX // READ_NOW_PART_BYTES
-        async with started_again(bucket, *["a"] * most) as node:  # each a commit of its own
+        bucket, texts = MemoryBucket(), ["a" * READ_TOGETHER_BYTES_MAX] * 40
+        async with started_again(bucket, *texts) as node:  # each a commit of its own
             assert glance(node, seq_num=0) is None
-            assert 0 < node.term.reader.fetches < most
-            assert len(seen(node, seq_num=0).batch.records()) == most  # the rest by the next one
+            once = node.term.reader.fetches
+            assert 0 < once < len(texts)
+            while glance(node, seq_num=0) is None:  # the rest by the next ones
+                assert once < node.term.reader.fetches < len(texts)
+            assert len(seen(node, seq_num=0).batch.records()) == len(texts)
+
+    run(scenario())
+
+
+def test_a_read_at_once_of_small_runs_is_all_or_nothing() -> None:
+    async def scenario() -> None:
+        most = READ_NEAR_RUNS_MAX
+        async with started_again(MemoryBucket(), *["a"] * (most + 1)) as node:
+            assert glance(node, seq_num=0) is None
+            assert node.term.reader.fetches == 0
+            assert len(seen(node, seq_num=1).batch.records()) == most
+            assert node.term.reader.fetches == most
+            assert (await read_one(node, seq_num=0)).records_count == most + 1
 
     run(scenario())
 

@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from bourn.bucket.memory import MemoryBucket
 from bourn.bucket.port import Bucket
 from bourn.clock import ManualClock
+from bourn.engine.fetches import unpacked
 from bourn.engine.node import Node
-from bourn.engine.tail_cache import unpacked
+from bourn.engine.stream import Stream
 from bourn.errors import Unwritten
+from bourn.layout.entry import own_run
 from bourn.log.cursor import FromSeqNum, FromTailOffset, FromTimestamp, ReadRequest, make_request
 from bourn.model.record import Record, SequencedRecord, StreamPosition, metered_bytes
 from bourn.model.resource import CreateStream
@@ -258,21 +260,21 @@ def test_a_node_without_caches_reads_everything_from_objects(storage: Storage) -
 
 def test_the_caches_stay_within_their_bounds(storage: Storage) -> None:
     bounds = EngineSettings(
-        tail_cache_bytes=30_000, read_cache_bytes=20_000, encoded_cache_bytes=10_000
+        tail_cache_bytes=250_000, read_cache_bytes=170_000, encoded_cache_bytes=80_000
     )
 
     async def scenario(bucket: Bucket) -> None:
         async with node_on(bucket, bounds) as node:
             await with_stream(node)
             for _ in range(60):
-                await node.append(BASIN, STREAM, batch(b"x" * 2000))
-                assert node.term.tail_cache.bytes_held <= 30_000
+                await node.append(BASIN, STREAM, batch(b"x" * 17_000))
+                assert node.term.tail_cache.bytes_held <= 250_000
             for _ in range(2):
                 async with session(node, from_start(wait=0)) as reader:
                     for found in await reader.rest():
                         assert sum(map(len, found.wire())) > 0
-                        assert node.term.encoded.bytes_held <= 10_000
-                assert node.term.reader.bytes_held <= 20_000
+                        assert node.term.encoded.bytes_held <= 80_000
+                assert node.term.reader.bytes_held <= 170_000
 
     storage.run(scenario)
 
@@ -345,6 +347,12 @@ async def append_large_and_small(node: Node) -> None:
     await node.append(BASIN, STREAM, batch("small"))
 
 
+def found_stream(node: Node, name: str) -> Stream:
+    found = node.term.find(BASIN, name)
+    assert found is not None
+    return found
+
+
 def objects_of(bucket: MemoryBucket) -> set[int]:
     return {id(data) for data in bucket._objects.values()}
 
@@ -355,11 +363,13 @@ def test_large_batches_in_memory_are_views_of_the_object_that_was_put() -> None:
     async def scenario() -> None:
         async with node_on(bucket) as node:
             await append_large_and_small(node)
+            kept = node.term.tail_cache
+            assert {id(data) for data in kept._objects.values()} <= objects_of(bucket)
             held = [
                 entry
-                for streams in node.term.tail_cache._commits.values()
-                for batches in streams.values()
-                for entry in unpacked(batches)
+                for name in (STREAM, "other")
+                for run in found_stream(node, name).runs
+                for entry in own_run(kept.get(run.commit) or b"", run.offset, run.length)
             ]
             large = [entry.payload for entry in held if entry.count == 2]
             assert [bytes(payload) for payload in large] == [LARGE.payload] * 3

@@ -1,13 +1,13 @@
 """The newest commits in memory: exact bounds, oldest out first."""
 
+import ctypes
 import gc
-from types import SimpleNamespace
 
 import hypothesis.strategies as st
 from hypothesis import given
 
 from bourn.engine.tail_cache import (
-    ENTRY_OBJECT_BYTES,
+    COMMIT_OBJECT_BYTES,
     PLACES_ASKED_MAX,
     WIRE_BYTES_LARGE,
     EncodedBatches,
@@ -35,36 +35,33 @@ def entry(stream_id: int = 1, first_seq_num: int = 0, size: int = 10) -> Entry:
     )
 
 
-def group(*entries: Entry) -> SimpleNamespace:
-    return SimpleNamespace(entries=list(entries))
-
-
-def test_batches_are_found_by_commit_and_stream() -> None:
+def test_commits_are_found_by_their_ordinals() -> None:
     cache = TailCache(10_000)
-    one, two = entry(1), entry(2)
-    cache.add(5, 100, [(1, group(one)), (2, group(two))])
-    assert cache.get(5, 1) == [one]
-    assert cache.get(5, 2) == [two]
-    assert cache.get(5, 3) is None
-    assert cache.get(4, 1) is None
-    assert cache.bytes_held == 100 + 2 * ENTRY_OBJECT_BYTES
+    cache.add(5, b"five")
+    cache.add(6, b"and six")
+    assert cache.get(5) == b"five"
+    assert cache.get(6) == b"and six"
+    assert 6 in cache
+    assert cache.get(4) is None
+    assert 7 not in cache
+    assert cache.bytes_held == 11 + 2 * COMMIT_OBJECT_BYTES
 
 
 def test_a_cache_of_no_size_holds_nothing() -> None:
     cache = TailCache(0)
-    cache.add(0, 100, [(1, group(entry()))])
-    assert cache.get(0, 1) is None
+    cache.add(0, b"x")
+    assert cache.get(0) is None
     assert cache.bytes_held == 0
 
 
 @given(st.lists(st.integers(0, 3000), max_size=40), st.integers(0, 6000))
 def test_the_newest_commits_that_fit_are_held_and_no_others(sizes: list[int], limit: int) -> None:
     cache = TailCache(limit)
-    weights = [size + ENTRY_OBJECT_BYTES for size in sizes]
+    weights = [size + COMMIT_OBJECT_BYTES for size in sizes]
     for ordinal, size in enumerate(sizes):
-        cache.add(ordinal, size, [(1, group(entry()))])
+        cache.add(ordinal, bytes(size))
         assert cache.bytes_held <= limit
-    held = [ordinal for ordinal in range(len(sizes)) if cache.get(ordinal, 1) is not None]
+    held = [ordinal for ordinal in range(len(sizes)) if cache.get(ordinal) is not None]
     kept = len(held)
     assert held == list(range(len(sizes) - kept, len(sizes)))
     assert cache.bytes_held == sum(weights[len(sizes) - kept :])
@@ -74,6 +71,44 @@ def test_the_newest_commits_that_fit_are_held_and_no_others(sizes: list[int], li
             sum(weights[len(sizes) - kept - 1 : end]) > limit
             for end in range(len(sizes) - kept, len(sizes) + 1)
         )
+
+
+def there(cache: TailCache) -> dict[int, bytes]:
+    """What lies where the cache says that its commits are."""
+    places = cache.places()
+    words = places.words.reshape(-1, 2).tolist()
+    found = {}
+    for ordinal in range(places.first, places.end):
+        address, size = words[ordinal % len(words)]
+        found[ordinal] = ctypes.string_at(address, size)
+    return found
+
+
+@given(
+    st.integers(0, 2**40),
+    st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=60),
+    st.integers(0, 12_000),
+    st.booleans(),
+)
+def test_commits_lie_where_the_cache_says(
+    first: int, sizes: list[tuple[int, bool]], limit: int, goes_on: bool
+) -> None:
+    cache = TailCache(limit)
+    for start in (first, first + 1000) if goes_on else (first,):
+        for number, (size, is_asked) in enumerate(sizes):
+            cache.add(start + number, bytes([number]) * size)
+            if is_asked:
+                assert there(cache) == cache._objects
+    assert there(cache) == cache._objects
+
+
+def test_more_commits_than_there_were_places_for() -> None:
+    cache = TailCache(1 << 30)
+    for ordinal in range(1000):
+        cache.add(ordinal, b"%d" % ordinal)
+        if ordinal % 100 == 0:
+            assert len(there(cache)) == ordinal + 1
+    assert there(cache) == {ordinal: b"%d" % ordinal for ordinal in range(1000)}
 
 
 def test_an_encoding_is_made_once_and_is_what_the_codec_makes() -> None:
@@ -129,14 +164,12 @@ def test_one_reader_of_much_leaves_nothing_behind() -> None:
     assert not encoded._was_asked_for(PLACES_ASKED_MAX), "it is kept, or was let go since"
 
 
-def test_the_cycle_collector_knows_of_no_cached_batch() -> None:
+def test_the_cycle_collector_knows_of_no_cached_commit() -> None:
     gc.collect()
     cache, encoded = TailCache(1 << 30), EncodedBatches(1 << 20)
     known = len(gc.get_objects())
     for ordinal in range(1000):
-        groups = [(stream_id, group(entry())) for stream_id in range(10)]
-        cache.add(ordinal, 100, groups)
-        encoded.wire(groups[0][1].entries[0])
-    del groups
+        cache.add(ordinal, b"%d" % ordinal)
+        encoded.wire(entry())
     assert len(gc.get_objects()) - known < 100
-    assert cache.get(999, 9) is not None
+    assert cache.get(999) is not None

@@ -219,8 +219,10 @@ def test_a_cache_without_room_reads_them_one_by_one() -> None:
 def test_a_read_of_many_runs_lets_others_have_their_turn() -> None:
     async def scenario() -> None:
         bucket = ManyBucket()
-        async with node_on(bucket) as node:  # all of it in memory: nothing of it waits
+        async with node_on(bucket, NO_TAIL) as node:
             await filled(node)
+            await read_all(node)  # all of it is kept, a part for each run: nothing of it waits
+            asked = len(bucket.together)
             turns_taken = 0
 
             async def other() -> None:
@@ -234,5 +236,6 @@ def test_a_read_of_many_runs_lets_others_have_their_turn() -> None:
                 assert (await reader.next()).records_count == RUNS
             beside.cancel()
             assert turns_taken >= 4
+            assert len(bucket.together) == asked
 
     run(scenario())

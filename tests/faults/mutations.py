@@ -76,7 +76,7 @@ def readers_see_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
     def closing(self: Committer) -> None:
         commit: PendingCommit = self._open
         close_open(self)
-        self._tail_cache.add(commit.ordinal, commit.bytes, commit.groups.items())
+        self._tail_cache.add(commit.ordinal, commit.data)
         for group in commit.groups.values():
             group.stream.publish(group.end, group.state.trim_point)
 

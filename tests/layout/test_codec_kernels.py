@@ -22,6 +22,7 @@ from bourn.layout.kernels import (
     from_pages,
     from_read,
     from_rows,
+    joining,
     memory,
     sequenced,
     to_append,
@@ -57,16 +58,19 @@ def test_the_kernels_carry_the_checksum_of_the_helpers_they_were_compiled_with()
     assert checksum == to_append.HELPERS_CHECKSUM, "write this checksum into to_append.py"
     checksum = checksum_of(*INPUT_HELPERS, "json_text.py", "append.py")
     assert checksum == from_json.HELPERS_CHECKSUM, "write this checksum into from_json.py"
+    checksum = checksum_of("join_facts.py", "memory.py")
+    assert checksum == joining.HELPERS_CHECKSUM, "write this checksum into joining.py"
 
 
 def test_no_other_file_has_code_that_kernels_are_compiled_with() -> None:
     kernels = {"append.py", "sequenced.py", "to_rows.py", "from_rows.py", "from_pages.py"}
-    kernels |= {"from_read.py", "to_append.py", "to_json.py", "from_json.py"}
+    kernels |= {"from_read.py", "to_append.py", "to_json.py", "from_json.py", "joining.py"}
     assert {path.name for path in PACKAGE.glob("*.py")} == {
         *HELPERS,
         *INPUT_HELPERS,
         "rows_facts.py",
         "client_facts.py",
+        "join_facts.py",
         "json_facts.py",
         "json_text.py",
         *kernels,

@@ -41,7 +41,7 @@ from bourn.errors import BadName, BournError, BucketRefused
 from bourn.http import lane_kernel
 from bourn.http.app import App
 from bourn.http.native import NativeServer
-from bourn.layout import codec, json_records
+from bourn.layout import codec, joined, json_records
 from bourn.layout.history import rows
 from bourn.model import names
 from bourn.settings import ServeSettings
@@ -211,6 +211,7 @@ async def _open_bucket(location: Location, clock: SystemClock) -> Bucket:
             await asyncio.to_thread(codec.warm, render.note)
             await asyncio.to_thread(json_check.warm, render.note)
             await asyncio.to_thread(json_records.warm, render.note)
+            await asyncio.to_thread(joined.warm, render.note)
             await asyncio.to_thread(rows.warm, render.note)
             await asyncio.to_thread(lane_kernel.load)
             return await asyncio.to_thread(location.open)

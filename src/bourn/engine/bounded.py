@@ -83,6 +83,11 @@ class BoundedBucket:
         secs = self._attempt_secs + length / BYTES_PER_SEC_MIN
         return await self._within(secs, key, self._inner.get_range(key, start, length))
 
+    @property
+    def reads_now(self) -> bool:
+        """Whether `range_now` ever gives anything."""
+        return self._near is not None
+
     def range_now(self, key: str, start: int, length: int) -> bytes | memoryview | None:
         """Return a part of the object where nobody has to wait for it; None for `get_range`."""
         return None if self._near is None else self._near.range_now(key, start, length)

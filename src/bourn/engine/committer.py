@@ -273,7 +273,6 @@ class Committer:
         took = self._clock.monotonic() - commit.started
         average = self.put_latency_secs or took
         self.put_latency_secs = average + (took - average) / 16
-        commit.data = b""
         told: list[tuple[AckWaiter, AppendAck]] = []
         acked_batches = acked_bytes = 0
         try:
@@ -304,7 +303,7 @@ class Committer:
         """
         self.commits += 1
         self._state.durable_ordinal = commit.ordinal + 1
-        self._tail_cache.add(commit.ordinal, commit.bytes, commit.groups.items())
+        self._tail_cache.add(commit.ordinal, commit.data)
         for group in commit.groups.values():
             tail = group.end
             group.stream.publish(tail, group.state.trim_point)

@@ -24,7 +24,6 @@ from bourn.engine.complaints import Complaints
 from bourn.engine.history import History
 from bourn.engine.history_index import Stretch
 from bourn.engine.row_groups import RowGroups
-from bourn.engine.tail_cache import ENTRY_OBJECT_BYTES, Batches, packed, unpacked
 from bourn.errors import BucketError, BucketUnavailable, Damaged, StorageFailed, Unavailable
 from bourn.layout.entry import Entry, decode_run
 from bourn.layout.keys import wal_key
@@ -35,14 +34,29 @@ from bourn.settings import EngineSettings
 T = TypeVar("T")
 
 Part = Run | Stretch
+Batches = Entry | list[Entry]  # one, or several
 Found = list[list[Entry] | None]
 
+ENTRY_OBJECT_BYTES: Final = 400  # what Python's objects around one batch weigh
 FETCH_ATTEMPTS: Final = 4
 FETCH_BACKOFF_SECS: Final = 0.02
 
 
+def packed(entries: list[Entry]) -> Batches:
+    """What a cache keeps of batches."""
+    return entries[0] if len(entries) == 1 else entries
+
+
+def unpacked(kept: Batches) -> list[Entry]:
+    """What was packed."""
+    return kept if isinstance(kept, list) else [kept]
+
+
 class Held(msgspec.Struct, gc=False):
-    """A part in memory; `tail_cache` says why the cycle collector need not know of it."""
+    """A part in memory; the cycle collector need not know of it, for there are many.
+
+    So it has no head for it, and a list only around several batches.
+    """
 
     size_bytes: int
     batches: Batches

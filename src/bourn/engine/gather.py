@@ -38,7 +38,7 @@ class Gather:
         """Take records from `position` on, none at or behind `end`."""
         self._cursor = cursor
         self._end = end
-        self._is_sealed = is_sealed
+        self.is_sealed = is_sealed
         self._room = budget(cursor)
         self._encoded_left = ENCODED_BATCH_BYTES_MAX
         self._slices: list[EntrySlice] = []
@@ -58,6 +58,16 @@ class Gather:
         room = self._room
         is_used_up = not room.records or room.metered_bytes < RECORD_METERED_BYTES_MIN
         return is_used_up and not self.is_empty
+
+    @property
+    def records_left(self) -> int:
+        """How many records more the batch may have."""
+        return self._room.records
+
+    @property
+    def metered_left(self) -> int:
+        """How many metered bytes more."""
+        return self._room.metered_bytes
 
     def wants(self, part: HasTimestamps, records: int, metered_bytes: int) -> bool:
         """Whether the read, not this batch alone, may reach what lies behind so much more."""
@@ -150,7 +160,7 @@ class Gather:
     def _cut(
         self, entry: Entry, start: int, records_max: int, encoded_bytes_max: int
     ) -> tuple[int, int]:
-        if self._is_sealed:
+        if self.is_sealed:
             return cut_sealed(
                 entry.payload,
                 entry.count,

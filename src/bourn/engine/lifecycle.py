@@ -27,7 +27,7 @@ from bourn.engine.tasks import Tasks
 from bourn.engine.term import Term
 from bourn.engine.usage_history import TableHistory
 from bourn.errors import BournError, Fenced, ServerDraining, Unavailable
-from bourn.layout import codec, json_records
+from bourn.layout import codec, joined, json_records
 from bourn.layout.commit import WRITER_BYTES
 from bourn.settings import EngineSettings
 
@@ -90,6 +90,7 @@ class Lifecycle:
         """
         codec.warm(say)  # before anything waits for it: a cold codec compiles for seconds
         json_records.warm(say)
+        joined.warm(say)
         node = cls(
             bucket,
             settings or EngineSettings(),

@@ -15,21 +15,21 @@ import numpy as np
 from bourn.bucket.port import Bucket
 from bourn.clock import Clock
 from bourn.engine.batch import ReadBatch
-from bourn.engine.fetches import Fetches, Part, key_of
+from bourn.engine.fetches import Fetches, Part, key_of, unpacked
 from bourn.engine.gather import Collected, Gather
 from bourn.engine.history import History
 from bourn.engine.history_index import Stretch
+from bourn.engine.neighbours import Hand, Neighbours
 from bourn.engine.stream import Stream
-from bourn.engine.tail_cache import EncodedBatches, TailCache, unpacked
+from bourn.engine.tail_cache import EncodedBatches, TailCache
 from bourn.errors import BournError, BucketError, Damaged, ObjectMissing, StorageFailed
-from bourn.layout.entry import NEVER_S, Entry
+from bourn.layout.entry import NEVER_S, Entry, own_run
 from bourn.layout.runs import Run
 from bourn.limits import (
     READ_AHEAD_BYTES,
     READ_AHEAD_PARTS,
     READ_AHEAD_REMOTE,
     READ_AHEAD_REQUESTS,
-    READ_NOW_BYTES_MAX,
     READ_NOW_PART_BYTES,
     READ_TOGETHER_BYTES_MAX,
     READ_TOGETHER_RUNS,
@@ -61,6 +61,7 @@ class LogReader(Fetches):
         super().__init__(bucket, epochs, history, settings, clock, rng)
         self._tail_cache = tail_cache
         self._encoded = encoded
+        self._neighbours = Neighbours(tail_cache, self._bounded, epochs)
         more = READ_AHEAD_REMOTE if bucket.is_remote else 1
         self._ahead_bytes = READ_AHEAD_BYTES * more
         self._ahead_requests = READ_AHEAD_REQUESTS * more
@@ -103,11 +104,12 @@ class LogReader(Fetches):
         end = stream.tail.seq_num
         position = max(cursor.position, min(stream.trim_point, end))
         gather = Gather(cursor, position, end, is_sealed=stream.row.cipher is not None)
-        left_out, hand = None, _Hand()
+        left_out, hand = None, Hand(goes_on=False)
         while gather.position < end and left_out is None and not gather.is_sated:
             part = self._next_part(stream, gather, end, now_ms)
             if part is not None:
-                entries = self._at_hand(stream, part, hand)
+                entries = self._joined(stream, part, gather, now_ms, hand)
+                entries = entries or self._at_hand(stream, part, hand)
                 if entries is None:
                     return None
                 if gather.take_run(entries, now_ms):
@@ -134,6 +136,13 @@ class LogReader(Fetches):
             part = self._next_part(stream, gather, end, now_ms)
             if part is None:
                 return False
+            hand = Hand(goes_on=True)
+            entries = self._joined(stream, part, gather, now_ms, hand)
+            if entries is not None:
+                is_full = gather.take_run(entries, now_ms)
+                if not hand.left_runs:
+                    await self._clock.sleep(0)  # as many as others can wait for
+                return is_full
             try:
                 return gather.take_run(await self._entries(stream, part, gather), now_ms)
             except ObjectMissing as missing:
@@ -166,7 +175,7 @@ class LogReader(Fetches):
 
     def locate_now(self, stream: Stream, timestamp: int, now_ms: int) -> int | None:
         """As `locate`, of what nobody has to wait for; None where something has to be fetched."""
-        tail, after, hand = stream.tail.seq_num, 0, _Hand()
+        tail, after, hand = stream.tail.seq_num, 0, Hand(goes_on=False)
         while True:
             part = self._part_from(stream, timestamp, after)
             if part is None or part.first_seq_num >= tail:
@@ -280,7 +289,7 @@ class LogReader(Fetches):
                 not _is_small(run)
                 or run.first_seq_num >= stream.tail.seq_num
                 or not gather.wants(run, run.first_seq_num - gather.position, metered_bytes)
-                or self._tail_cache.get(run.commit, stream_id) is not None
+                or run.commit in self._tail_cache
                 or self._is_known(key_of(run, stream_id))
             ):
                 break
@@ -296,20 +305,35 @@ class LogReader(Fetches):
 
     def _held(self, stream: Stream, part: Part) -> list[Entry] | None:
         """Return a part's batches where they are in memory."""
+        commit = None if isinstance(part, Stretch) else self._tail_cache.get(part.commit)
+        if commit is not None and isinstance(part, Run):
+            self.hits += 1
+            return own_run(commit, part.offset, part.length)
         key = key_of(part, stream.id)
-        cached = None if isinstance(part, Stretch) else self._tail_cache.get(part.commit, stream.id)
-        if cached is None:
-            held = self._read.get(key)
-            if held is None:
-                return None
-            self._read.move_to_end(key)
-            cached = unpacked(held.batches)
-            if self._asked_for(key):  # which was counted as a fetch
-                return cached
-        self.hits += 1
-        return cached
+        held = self._read.get(key)
+        if held is None:
+            return None
+        self._read.move_to_end(key)
+        if not self._asked_for(key):  # else it was counted as a fetch
+            self.hits += 1
+        return unpacked(held.batches)
 
-    def _at_hand(self, stream: Stream, part: Part, hand: "_Hand") -> list[Entry] | None:
+    def _joined(
+        self, stream: Stream, part: Part, gather: Gather, now_ms: int, hand: Hand
+    ) -> list[Entry] | None:
+        """Return what a part and its neighbours make, where they are small and at hand."""
+        if not isinstance(part, Run) or key_of(part, stream.id) in self._unasked:
+            return None
+        asked = hand.left_runs
+        found = self._neighbours.joined(stream, part, gather, now_ms, hand)
+        if found is None:
+            return None
+        asked -= hand.left_runs
+        self.fetches += asked
+        self.hits += found.runs - asked
+        return [found.batch]
+
+    def _at_hand(self, stream: Stream, part: Part, hand: Hand) -> list[Entry] | None:
         """Return a part's batches where nobody has to wait for them, nor for this read."""
         entries = self._held(stream, part)
         if entries is None:
@@ -328,7 +352,7 @@ class LogReader(Fetches):
                 ahead.first_seq_num >= stream.tail.seq_num
                 or planned > self._ahead_bytes
                 or not gather.wants(ahead, records, metered_bytes)
-                or (isinstance(ahead, Run) and self._tail_cache.get(ahead.commit, stream.id))
+                or (isinstance(ahead, Run) and ahead.commit in self._tail_cache)
             ):
                 return
             planned += ahead.length
@@ -346,15 +370,6 @@ class LogReader(Fetches):
                 yield older
         for at in range(runs.find_seq(end), len(runs)):
             yield runs.row(at)
-
-
-class _Hand:
-    """How much more one read may fetch without giving others a turn."""
-
-    __slots__ = ("left_bytes",)
-
-    def __init__(self) -> None:
-        self.left_bytes = READ_NOW_BYTES_MAX
 
 
 def _is_small(part: Part) -> bool:

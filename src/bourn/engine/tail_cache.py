@@ -1,74 +1,98 @@
-"""The newest commits in memory, as the batches that they were made of.
+"""The newest commits in memory, as the objects that they were put as.
 
 The unit is the commit: the oldest goes first, whole, so that the byte budget is exact and holds
-over all streams. A reader finds a batch by position either here or in the bucket; it never keeps
+over all streams. A reader finds its run by position either here or in the bucket; it never keeps
 one, so a slow reader costs nothing.
 
 There may be hundreds of thousands of batches here, and the cycle collector stops everything while
-it walks over what it has to know of. So caches hold what it need not know of: numbers as keys,
-batches themselves, and a list only around several.
+it walks over what it has to know of. So there is one object for each commit, and what lies in it is
+made batches of when somebody asks, by kernels where they are many (`layout/joined`).
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable
-from typing import Final, Protocol
+import ctypes
+from collections import OrderedDict
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from bourn.layout.codec import encode_sequenced
 from bourn.layout.entry import Entry
 
-ENTRY_OBJECT_BYTES: Final = 400  # what Python's objects around one batch weigh
+COMMIT_OBJECT_BYTES: Final = 200  # what Python's objects around one commit weigh
 WIRE_OBJECT_BYTES: Final = 256  # and around one encoded batch
 WIRES_MIN: Final = 16
 WIRE_BYTES_LARGE: Final = 64 * 1024
 PLACES_ASKED_MAX: Final = 4096  # 256 MiB of large ones at least, behind which the next reader comes
+_ROOM_AT_FIRST: Final = 256  # of commits; a power of two, as ever after
 
-Batches = Entry | list[Entry]  # one, or several
-
-
-class HasEntries(Protocol):
-    """What a commit knows of one stream."""
-
-    entries: list[Entry]
+_address_of = ctypes.pythonapi.PyBytes_AsString
+_address_of.restype = ctypes.c_void_p
+_address_of.argtypes = (ctypes.py_object,)
 
 
-def packed(entries: list[Entry]) -> Batches:
-    """What a cache keeps of batches."""
-    return entries[0] if len(entries) == 1 else entries
+def address_of(data: bytes) -> int:
+    """Where the content lies, which it does as long as the object lives."""
+    address: int = _address_of(data)
+    return address
 
 
-def unpacked(kept: Batches) -> list[Entry]:
-    """What was packed."""
-    return kept if isinstance(kept, list) else [kept]
+class Objects:
+    """Where the commits [first, end) lie: two words each, address and size, in a ring.
+
+    A commit's place in the ring is its ordinal modulo the number of places.
+    """
+
+    def __init__(self) -> None:
+        self.words: npt.NDArray[np.int64] = np.zeros(2 * _ROOM_AT_FIRST, np.int64)
+        self.first = self.end = 0
 
 
 class TailCache:
-    """Batches by commit ordinal and stream id, first in, first out."""
+    """Commits by their ordinals, which follow each other; first in, first out."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._commits: OrderedDict[int, dict[int, Batches]] = OrderedDict()
-        self._sizes: deque[int] = deque()  # of these, in their order
+        self._objects: dict[int, bytes] = {}
+        self._first = self._end = 0
+        self._places = Objects()
         self.bytes_held = 0
 
-    def add(self, ordinal: int, size_bytes: int, groups: Iterable[tuple[int, HasEntries]]) -> None:
+    def add(self, ordinal: int, data: bytes) -> None:
         """Keep a commit that has become durable; older ones make room."""
-        kept: dict[int, Batches] = {}
-        for stream_id, group in groups:
-            entries = group.entries
-            kept[stream_id] = packed(entries)
-            size_bytes += ENTRY_OBJECT_BYTES * len(entries)
-        self._commits[ordinal] = kept
-        self._sizes.append(size_bytes)
-        self.bytes_held += size_bytes
-        while self.bytes_held > self._bytes_max and self._commits:
-            self._commits.popitem(last=False)
-            self.bytes_held -= self._sizes.popleft()
+        if ordinal != self._end:
+            self._objects.clear()
+            self.bytes_held, self._first, self._places.end = 0, ordinal, 0
+        self._objects[ordinal] = data
+        self._end = ordinal + 1
+        self.bytes_held += len(data) + COMMIT_OBJECT_BYTES
+        while self.bytes_held > self._bytes_max and self._objects:
+            oldest = self._objects.pop(self._first)
+            self.bytes_held -= len(oldest) + COMMIT_OBJECT_BYTES
+            self._first += 1
 
-    def get(self, ordinal: int, stream_id: int) -> list[Entry] | None:
-        """Return a stream's batches of one commit, or None if they are not in memory."""
-        commit = self._commits.get(ordinal)
-        kept = None if commit is None else commit.get(stream_id)
-        return None if kept is None else unpacked(kept)
+    def get(self, ordinal: int) -> bytes | None:
+        """Return a commit, or None if it is not in memory."""
+        return self._objects.get(ordinal)
+
+    def __contains__(self, ordinal: int) -> bool:
+        return ordinal in self._objects
+
+    def places(self) -> Objects:
+        """Where the commits lie until the next one is added, which is never before a wait."""
+        places, count = self._places, self._end - self._first
+        room = len(places.words) // 2
+        if count > room:
+            while room < count:
+                room *= 2
+            places.words = np.zeros(2 * room, np.int64)
+            places.end = 0
+        for ordinal in range(max(places.end, self._first), self._end):
+            data, place = self._objects[ordinal], ordinal & (room - 1)
+            places.words[2 * place] = address_of(data)
+            places.words[2 * place + 1] = len(data)
+        places.first, places.end = self._first, self._end
+        return places
 
 
 class EncodedBatches:

@@ -165,6 +165,33 @@ def encode_change(change: bytes) -> tuple[int, int, tuple[bytes, bytes, Buffer]]
     return length, checksum, (_CHECKSUM.pack(checksum), head, change)
 
 
+def _is_intact(data: memoryview, offset: int, payload_at: int, payload: Buffer) -> bool:
+    """Whether an entry at `offset` has the checksum of its fields, timestamps and payload."""
+    seed = xxh3_64_intdigest(data[offset + _CHECKSUM.size : payload_at])
+    checksum: int = _CHECKSUM.unpack_from(data, offset)[0]
+    return xxh3_64_intdigest(payload, seed) == checksum
+
+
+def _batch(
+    fields: tuple[int, ...], timestamps: int | U64Array, payload: bytes | memoryview
+) -> Entry:
+    _, _, flags, _, stream_id, first_seq_num, arrival_ms, retention_secs = fields[:8]
+    last_timestamp, count, metered_bytes, header_count, _ = fields[8:]
+    return Entry(
+        stream_id,
+        first_seq_num,
+        count,
+        metered_bytes,
+        header_count,
+        arrival_ms,
+        retention_secs,
+        last_timestamp,
+        timestamps,
+        payload,
+        bool(flags & FLAG_COMMANDS),
+    )
+
+
 def decode_entry(data: memoryview, offset: int, key: str) -> tuple[int, Entry | bytes]:
     """Return the offset behind the entry at `offset`, and the batch or the bytes of the change.
 
@@ -173,8 +200,7 @@ def decode_entry(data: memoryview, offset: int, key: str) -> tuple[int, Entry | 
     if len(data) - offset < HEADER_BYTES:
         raise Damaged(key, f"it ends inside an entry header at byte {offset}")
     fields = _FIELDS.unpack_from(data, offset + _CHECKSUM.size)
-    length, kind, flags, _, stream_id, first_seq_num, arrival_ms, retention_secs = fields[:8]
-    last_timestamp, count, metered_bytes, header_count, _ = fields[8:]
+    length, kind, flags, count = fields[0], fields[1], fields[2], fields[9]
     end = offset + length
     one = bool(flags & FLAG_ONE_TIMESTAMP)
     stamps = 0 if kind == KIND_CHANGE else (8 if one else 8 * count)
@@ -183,8 +209,7 @@ def decode_entry(data: memoryview, offset: int, key: str) -> tuple[int, Entry | 
     if length < HEADER_BYTES + stamps or end > len(data):
         raise Damaged(key, f"the entry at byte {offset} has a wrong length")
     payload: bytes | memoryview = data[payload_at:end]
-    seed = xxh3_64_intdigest(data[offset + 8 : payload_at])
-    if xxh3_64_intdigest(payload, seed) != _CHECKSUM.unpack_from(data, offset)[0]:
+    if not _is_intact(data, offset, payload_at, payload):
         raise Damaged(key, f"the entry at byte {offset} fails its checksum")
     if kind == KIND_CHANGE:
         return end, bytes(payload)
@@ -198,19 +223,52 @@ def decode_entry(data: memoryview, offset: int, key: str) -> tuple[int, Entry | 
     else:
         # Copied, because a view at an odd address is another type to the compiled codec.
         timestamps = np.frombuffer(bytes(data[columns_at:payload_at]), dtype="<u8")
-    return end, Entry(
-        stream_id,
-        first_seq_num,
-        count,
-        metered_bytes,
-        header_count,
-        arrival_ms,
-        retention_secs,
-        last_timestamp,
-        timestamps,
-        payload,
-        bool(flags & FLAG_COMMANDS),
-    )
+    return end, _batch(fields, timestamps, payload)
+
+
+def own_run(data: bytes, offset: int, length: int) -> list[Entry]:
+    """Return the batches of a run in an object that this process has made, and kept in memory.
+
+    It is not checked: nobody can have changed it. Large payloads are views of it.
+    """
+    view = memoryview(data)
+    end = offset + length
+    entries: list[Entry] = []
+    while offset < end:
+        fields = _FIELDS.unpack_from(data, offset + _CHECKSUM.size)
+        size, flags, count = fields[0], fields[2], fields[9]
+        columns_at = offset + HEADER_BYTES
+        timestamps: int | U64Array
+        if flags & FLAG_ONE_TIMESTAMP:
+            payload_at = columns_at + _U64.size
+            timestamps = _U64.unpack_from(data, columns_at)[0]
+        else:
+            payload_at = columns_at + _U64.size * count
+            timestamps = np.frombuffer(data[columns_at:payload_at], dtype="<u8")
+        offset += size
+        is_small = offset - payload_at < OWN_BYTES_MAX
+        payload = data[payload_at:offset] if is_small else view[payload_at:offset]
+        entries.append(_batch(fields, timestamps, payload))
+    return entries
+
+
+def is_sound(run: Buffer) -> bool:
+    """Whether these are whole entries, by their lengths and checksums."""
+    view = memoryview(run)
+    offset = 0
+    while offset < len(view):
+        if len(view) - offset < HEADER_BYTES:
+            return False
+        fields = _FIELDS.unpack_from(view, offset + _CHECKSUM.size)
+        length, flags, count = fields[0], fields[2], fields[9]
+        stamps = _U64.size if flags & FLAG_ONE_TIMESTAMP else _U64.size * count
+        payload_at, end = offset + HEADER_BYTES + stamps, offset + length
+        if end < payload_at or end > len(view):
+            return False
+        if not _is_intact(view, offset, payload_at, view[payload_at:end]):
+            return False
+        offset = end
+    return True
 
 
 def decode_run(data: Buffer, key: str) -> list[Entry]:

@@ -179,6 +179,10 @@ class RunIndex:
             raise IndexError(index)
         return Run._make(_unpack_from(self._rows, index * RUN_BYTES))
 
+    def rows(self, index: int, count: int) -> bytes:
+        """Return up to `count` rows from the one at `index` on, back to back."""
+        return bytes(self._rows[index * RUN_BYTES : (index + count) * RUN_BYTES])
+
     @property
     def first_commit(self) -> int | None:
         """The commit of the oldest run; None where there is no run."""
@@ -313,6 +317,11 @@ class RunIndex:
         if not self._rows:
             self._expires_in_order = True
         return dropped
+
+
+def rows_of(rows: bytes, count: int) -> Iterator[Run]:
+    """Yield up to `count` of these rows."""
+    return map(Run._make, _ROW.iter_unpack(memoryview(rows)[: count * RUN_BYTES]))
 
 
 def last_commit(rows: bytes | bytearray) -> int:

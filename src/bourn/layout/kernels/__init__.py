@@ -5,6 +5,8 @@
     protobuf.py    reading of the wire format
     append.py      AppendInput  ->  stored records
     sequenced.py   stored records  ->  ReadBatch entries
+    join_facts.py  as facts.py, for runs
+    joining.py     runs of entries  ->  the stored records of one batch
     json_facts.py  as facts.py, for JSON
     json_text.py   bytes as the inside of a JSON string
     to_json.py     stored records  ->  records of a ReadBatch in JSON

@@ -35,6 +35,7 @@ HISTORY_NAMES: Final = (
     "place_lists",
 )
 JSON_NAMES: Final = ("survey_json", "write_json", "scan_json_append", "write_json_append")
+JOIN_NAMES: Final = ("locate_runs", "survey_runs", "join_runs")
 CLIENT_NAMES: Final = ("scan_read", "fill_read", "plan_inputs", "write_input")
 
 
@@ -129,6 +130,19 @@ class JsonKernels(_Lazy):
         return JSON_NAMES
 
 
+class JoinKernels(_Lazy):
+    """The kernels that join runs."""
+
+    what = "reader of small batches"
+    locate_runs: Callable[[Bytes, Words, int, int, int, Words], int]
+    survey_runs: Callable[[Words, int, int, int, int, int, Words], int]
+    join_runs: Callable[[Words, int, Bytes, Words], int]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all."""
+        return JOIN_NAMES
+
+
 class ClientKernels(_Lazy):
     """The kernels of the client."""
 
@@ -153,6 +167,7 @@ def compile_kernel(name: str) -> Any:
         from_pages,
         from_read,
         from_rows,
+        joining,
         sequenced,
         to_append,
         to_json,
@@ -169,6 +184,7 @@ def compile_kernel(name: str) -> Any:
         | to_append.KERNELS
         | to_json.KERNELS
         | from_json.KERNELS
+        | joining.KERNELS
     )[name]
     try:
         return njit(signature, nogil=True, cache=True)(function)
