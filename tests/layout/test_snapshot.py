@@ -315,6 +315,24 @@ def test_large_values_become_the_column_that_arrow_makes_of_them(values: list[by
     assert column.equals(pa.array(values, pa.large_binary()))
 
 
+@settings(deadline=None)
+@given(data=st.data())
+def test_rows_of_two_are_gathered_whether_their_values_are_large_or_small(
+    data: st.DataObject,
+) -> None:
+    rows = st.sampled_from([b"", b"row", b"r" * LARGE_BYTES_MIN, b"s" * 3 * LARGE_BYTES_MIN])
+    sizes = data.draw(st.tuples(st.integers(0, 4), st.integers(0, 4)))
+    both = [image(at, 1, f"n-{at}", row=data.draw(rows)) for at in range(sum(sizes))]
+    mine, others = both[: sizes[0]], both[sizes[0] :]
+    are_others = not both or data.draw(st.sampled_from([False, True]))
+    orders = st.lists(st.sampled_from(range(len(both)))) if both else st.just([])
+    order = list(range(len(mine), len(both))) if are_others else data.draw(orders)
+    found = StreamColumns.of(mine).splice(StreamColumns.of(others), array(order, int64))
+    assert [found.image(at) for at in range(len(found))] == [both[row] for row in order]
+    for column in found.arrays:
+        column.validate(full=True)
+
+
 def test_streams_with_many_runs_come_back() -> None:
     runs = RunIndex()
     for number in range(3 * LARGE_BYTES_MIN // RUN_BYTES):

@@ -19,6 +19,7 @@ memoryviews look into without a copy: about 160 bytes a stream with one run, and
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, Self
 
@@ -84,6 +85,11 @@ class Ragged:
 
     def __getitem__(self, index: int) -> bytes:
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+    def views(self) -> list[memoryview]:
+        """Return all values, without a copy."""
+        starts = self.offsets.tolist()
+        return [self.data[start:end] for start, end in pairwise(starts)]
 
 
 class StreamColumns:
@@ -164,11 +170,14 @@ class StreamColumns:
     def splice(self, others: "StreamColumns", order: I64Array) -> "StreamColumns":
         """Gather rows of both into new columns; rows of `others` count on from the last of ours.
 
-        Column by column, outside Python's lock, with one column's copy as the only waste.
+        Column by column, outside Python's lock, with one column's copy as the only waste; of large
+        values, nothing but what is kept is copied. Where all rows are of `others`, nothing is.
         """
+        if len(order) == len(others) and np.array_equal(order, len(self) + np.arange(len(others))):
+            return others
         return StreamColumns(
             [
-                pa.concat_arrays([mine, other]).take(order)
+                _gathered(mine, other, order)
                 for mine, other in zip(self.arrays, others.arrays, strict=True)
             ]
         )
@@ -219,13 +228,25 @@ class StreamColumns:
         return fault_in_rows(self.runs.data, offsets)
 
 
+def _gathered(mine: "pa.Array[Any]", other: "pa.Array[Any]", order: I64Array) -> "pa.Array[Any]":
+    size_bytes = mine.nbytes + other.nbytes
+    if mine.type != pa.large_binary() or not _are_large(size_bytes, len(mine) + len(other)):
+        return pa.concat_arrays([mine, other]).take(order)
+    values = [*Ragged(mine).views(), *Ragged(other).views()]
+    return joined([values[row] for row in order.tolist()])
+
+
+def _are_large(size_bytes: int, count: int) -> bool:
+    return size_bytes > LARGE_BYTES_MIN * (count + 1)
+
+
 def _column(values: Sequence[Any], of: pa.DataType) -> "pa.Array[Any]":
-    if of == pa.large_binary() and sum(map(len, values)) > LARGE_BYTES_MIN * (len(values) + 1):
+    if of == pa.large_binary() and _are_large(sum(map(len, values)), len(values)):
         return joined(values)
     return pa.array(values, of)
 
 
-def joined(values: Sequence[bytes]) -> "pa.Array[Any]":
+def joined(values: Sequence[bytes | memoryview]) -> "pa.Array[Any]":
     """Return a column of large values, each copied outside Python's lock; Arrow's own holds it."""
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
