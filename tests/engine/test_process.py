@@ -43,6 +43,18 @@ def test_arrays_are_made_without_pandas_and_read_back() -> None:
     )
 
 
+def test_arrow_shares_the_heap_of_all_unless_told_otherwise() -> None:
+    for pool in ("system", "mimalloc"):
+        run(
+            "import os\n"
+            "from bourn.engine.process import ARROW_POOL, share_heaps\n"
+            f"os.environ.update({{ARROW_POOL: {pool!r}}} if {pool != 'system'} else {{}})\n"
+            "share_heaps()\n"
+            "import pyarrow as pa\n"
+            f"assert pa.default_memory_pool().backend_name == {pool!r}\n"
+        )
+
+
 def test_the_compiler_works_again_when_it_is_needed_again() -> None:
     run(
         "from bourn.engine.process import tune_process\n"

@@ -95,6 +95,9 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from bourn.engine.process import share_heaps  # noqa: PLC0415  as below
+
+    share_heaps()  # before what has heaps of its own is loaded
     from bourn.cli import serve  # noqa: PLC0415  a client must not wait for the engine to load
 
     return serve.run(arguments)

@@ -36,7 +36,7 @@ from bourn.cli.tls import server_context
 from bourn.clock import SystemClock
 from bourn.engine.give_back import giving_back
 from bourn.engine.node import Node
-from bourn.engine.process import leave_out_pandas, page_out, share_heaps, tune_process
+from bourn.engine.process import leave_out_pandas, page_out, tune_process
 from bourn.errors import BadName, BournError, BucketRefused
 from bourn.http import lane_kernel
 from bourn.http.app import App
@@ -65,7 +65,6 @@ class Plan(NamedTuple):
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal asks to stop; returns the exit code."""
-    share_heaps()
     plan = make_plan(load_settings(arguments, os.environ, Path.cwd()))
     leave_out_pandas()
     if plan.settings.edge == "asgi":

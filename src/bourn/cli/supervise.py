@@ -30,6 +30,7 @@ from bourn.cli.log_watch import LogWatch
 from bourn.cli.supervise_child import Child
 from bourn.clock import Clock
 from bourn.engine.node import Node, NodeState
+from bourn.engine.process import ARROW_POOL
 from bourn.errors import BournError
 from bourn.http.pipeline_state import PipelineState
 from bourn.layout.reports import JobReport, RunReport, encode_report
@@ -46,7 +47,7 @@ from bourn.limits import (
 
 log = logging.getLogger(__name__)
 
-_OUR_VARIABLES: Final = "BOURN_"  # settings of the server, its root token among them
+_OUR_VARIABLES: Final = ("BOURN_", ARROW_POOL)  # settings of the server, its root token among them
 ERROR_CHARS_MAX: Final = 500
 NEVER: Final = float("-inf")
 TIER: Final = "tier"  # the job that brings the log into the table

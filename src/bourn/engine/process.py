@@ -21,7 +21,8 @@ M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
 M_ARENA_MAX: Final = -8
 ARENAS_MIN: Final = 2
-MMAP_THRESHOLD_BYTES: Final = 32 << 20  # the most that glibc takes
+ARROW_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"  # which it reads when it is loaded
+MMAP_THRESHOLD_BYTES: Final = 20 << 20  # the largest commits are smaller
 TRIM_THRESHOLD_BYTES: Final = 128 << 20
 OPEN_FILES_MAX: Final = 1 << 20
 SWITCH_SECS: Final = 0.001
@@ -33,10 +34,12 @@ _FILE_MAPPED: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r-[x-]p [0-9a-f]+ \S+
 
 
 def share_heaps() -> None:
-    """Have threads share a few heaps, before there are any: what one lets go, another can use.
+    """Have all share a few heaps, before there are any others: what one lets go, another can use.
 
-    Each would keep hundreds of MiB for itself otherwise, of large texts that were written once.
+    Each thread would keep hundreds of MiB for itself otherwise, of large texts that were written
+    once; and Arrow, unless its user says otherwise, twice what its largest snapshot takes.
     """
+    os.environ.setdefault(ARROW_POOL, "system")
     try:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, max(ARENAS_MIN, os.cpu_count() or 0))
     except (OSError, AttributeError):
@@ -44,14 +47,15 @@ def share_heaps() -> None:
 
 
 def tune_process() -> None:
-    """Collect garbage rarely, keep large buffers on the heap, and take all files that there are.
+    """Collect garbage rarely, keep most buffers on the heap, and take all files that there are.
 
     The hot path makes no cycles, so the collector finds nothing and only costs time (a fifth of an
     append's); and while it looks, everything waits, so what it looks at is bounded. Commit objects
     of some MiB would be mapped and unmapped each time otherwise, and every page of them faulted in
-    anew. A thread that reads a large text lets the loop in every millisecond. The usual soft limit,
-    1,024 files, is less than the followers of one stream. What only the start needed of the
-    libraries need not stay in memory.
+    anew; what is larger than these is a snapshot's, and goes back whole. A thread that reads a
+    large text lets the loop in every millisecond. The usual soft limit, 1,024 files, is less than
+    the followers of one stream. What only the start needed of the libraries need not stay in
+    memory.
     """
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES_MAX if files == resource.RLIM_INFINITY else min(files, OPEN_FILES_MAX)

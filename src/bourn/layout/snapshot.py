@@ -102,7 +102,9 @@ def encode_snapshot(meta: SnapshotMeta, columns: StreamColumns) -> bytes:
         writer.add_key_value_metadata({META_KEY: b64encode(_checksummed(envelope)).decode()})
     data = _sealed(memoryview(sink.getvalue()))
     del sink, table
-    pa.default_memory_pool().release_unused()  # or it keeps what encoding took until the next one
+    pool = pa.default_memory_pool()
+    if pool.backend_name != "system":  # whose heap is everybody's, and has given it back
+        pool.release_unused()  # or it keeps what encoding took until the next one
     return data
 
 
