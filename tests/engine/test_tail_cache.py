@@ -111,14 +111,22 @@ def test_more_commits_than_there_were_places_for() -> None:
     assert there(cache) == {ordinal: b"%d" % ordinal for ordinal in range(1000)}
 
 
-def test_an_encoding_is_made_once_and_is_what_the_codec_makes() -> None:
+def shared(encoded: EncodedBatches, one: Entry) -> bytes:
+    """What the second reader is given, and all who come behind it."""
+    encoded.wire(one)
+    return encoded.wire(one)
+
+
+def test_an_encoding_is_shared_from_the_second_reader_on_and_is_what_the_codec_makes() -> None:
     encoded = EncodedBatches(10_000)
     one = entry(1, 100)
     wire = encoded.wire(one)
     assert wire == encode_sequenced(one.payload, one.count, 100, 7, 0, one.count)
+    assert encoded.bytes_held == 0, "most have one reader"
+    wire = encoded.wire(one)
     assert encoded.wire(one) is wire
     assert encoded.wire(entry(1, 100)) is wire, "the same batch, fetched again"
-    assert encoded.wire(entry(2, 100)) is not wire
+    assert shared(encoded, entry(2, 100)) is not wire
     assert encoded.bytes_held == 2 * len(wire)
     assert [r.seq_num for r in decode_sequenced(one.payload, 2, 100, 7, 0, 2)] == [100, 101]
 
@@ -127,7 +135,7 @@ def test_encodings_are_let_go_oldest_first() -> None:
     size = len(EncodedBatches(1).wire(entry(1, 200)))
     encoded = EncodedBatches(3 * size)
     batches = [entry(1, 200 + i) for i in range(6)]
-    wires = [encoded.wire(one) for one in batches]
+    wires = [shared(encoded, one) for one in batches]
     assert encoded.bytes_held == 3 * size
     for newest in (3, 4, 5):
         assert encoded.wire(batches[newest]) is wires[newest]
@@ -138,16 +146,18 @@ def test_encodings_are_let_go_oldest_first() -> None:
 def test_an_encoding_larger_than_the_cache_is_still_shared_while_it_is_the_newest() -> None:
     encoded = EncodedBatches(1)
     one = entry()
-    assert encoded.wire(one) is encoded.wire(one)
-    encoded.wire(entry(1, 50))
+    assert shared(encoded, one) is encoded.wire(one)
+    shared(encoded, entry(1, 50))
     assert len(encoded._wires) == 1
 
 
-def test_a_large_encoding_is_kept_from_the_second_reader_on() -> None:
+def test_a_large_encoding_is_shared_though_many_small_ones_came_between() -> None:
     encoded = EncodedBatches(10 * WIRE_BYTES_LARGE)
     large = entry(1, 0, WIRE_BYTES_LARGE)
     once = encoded.wire(large)
-    assert encoded.bytes_held == 0, "most have one reader"
+    for seq_num in range(1, PLACES_ASKED_MAX + 10):
+        encoded.wire(entry(1, seq_num))
+    assert encoded.bytes_held == 0
     twice = encoded.wire(large)
     assert twice == once
     assert encoded.wire(large) is twice
@@ -155,13 +165,14 @@ def test_a_large_encoding_is_kept_from_the_second_reader_on() -> None:
 
 
 def test_one_reader_of_much_leaves_nothing_behind() -> None:
-    encoded = EncodedBatches(10 * WIRE_BYTES_LARGE)
+    encoded = EncodedBatches(1 << 20)
     for seq_num in range(PLACES_ASKED_MAX + 10):
-        assert not encoded._was_asked_for(seq_num)
-    assert len(encoded._asked_once) == PLACES_ASKED_MAX
-    assert not encoded._was_asked_for(0), "that is too long ago"
-    assert encoded._was_asked_for(PLACES_ASKED_MAX)
-    assert not encoded._was_asked_for(PLACES_ASKED_MAX), "it is kept, or was let go since"
+        encoded.wire(entry(1, seq_num))
+    assert (encoded.bytes_held, len(encoded._small.places)) == (0, PLACES_ASKED_MAX)
+    encoded.wire(entry(1, 0))
+    assert encoded.bytes_held == 0, "that is too long ago"
+    newest = encoded.wire(entry(1, PLACES_ASKED_MAX))
+    assert encoded.bytes_held == len(newest)
 
 
 def test_the_cycle_collector_knows_of_no_cached_commit() -> None:
@@ -170,6 +181,6 @@ def test_the_cycle_collector_knows_of_no_cached_commit() -> None:
     known = len(gc.get_objects())
     for ordinal in range(1000):
         cache.add(ordinal, b"%d" % ordinal)
-        encoded.wire(entry())
+        shared(encoded, entry(1, ordinal))
     assert len(gc.get_objects()) - known < 100
     assert cache.get(999) is not None

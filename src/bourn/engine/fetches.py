@@ -226,6 +226,18 @@ class Fetches:
             self._asked_for(oldest)
             self.bytes_held -= dropped.size_bytes
 
+    def _kept(self, key: int, *, is_once: bool) -> list[Entry] | None:
+        """Return a part's batches where they are kept; if `is_once`, for their first reader."""
+        held = self._read.get(key)
+        if held is None:
+            return None
+        self._read.move_to_end(key)
+        if not self._asked_for(key):  # else it was counted as a fetch
+            self.hits += 1
+        elif is_once:
+            self.bytes_held -= self._read.pop(key).size_bytes
+        return unpacked(held.batches)
+
     async def _fetch_part(self, stream_id: int, part: Part) -> list[Entry]:
         backoff = Backoff(self._clock, self._rng, FETCH_BACKOFF_SECS, growth=4)
         for attempt in range(1, FETCH_ATTEMPTS + 1):

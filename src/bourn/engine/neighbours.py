@@ -48,6 +48,11 @@ class Neighbours:
         self._bucket = bucket if bucket is not None and bucket.reads_now else None
         self._epochs = epochs
 
+    @property
+    def reads_near(self) -> bool:
+        """Whether what is not in memory may be at hand all the same."""
+        return self._bucket is not None
+
     def joined(
         self, stream: Stream, run: Run, gather: Gather, now_ms: int, hand: Hand
     ) -> Joined | None:

@@ -15,7 +15,7 @@ import numpy as np
 from bourn.bucket.port import Bucket
 from bourn.clock import Clock
 from bourn.engine.batch import ReadBatch
-from bourn.engine.fetches import Fetches, Part, key_of, unpacked
+from bourn.engine.fetches import Fetches, Part, key_of
 from bourn.engine.gather import Collected, Gather
 from bourn.engine.history import History
 from bourn.engine.history_index import Stretch
@@ -309,14 +309,9 @@ class LogReader(Fetches):
         if commit is not None and isinstance(part, Run):
             self.hits += 1
             return own_run(commit, part.offset, part.length)
-        key = key_of(part, stream.id)
-        held = self._read.get(key)
-        if held is None:
-            return None
-        self._read.move_to_end(key)
-        if not self._asked_for(key):  # else it was counted as a fetch
-            self.hits += 1
-        return unpacked(held.batches)
+        # Whoever comes next has a small one joined with its neighbours, where they are at hand.
+        is_once = self._neighbours.reads_near and _is_small(part)
+        return self._kept(key_of(part, stream.id), is_once=is_once)
 
     def _joined(
         self, stream: Stream, part: Part, gather: Gather, now_ms: int, hand: Hand

@@ -96,11 +96,11 @@ class TailCache:
 
 
 class EncodedBatches:
-    """Whole batches in the form that sessions send, encoded once and shared by all readers.
+    """Whole batches in the form that sessions send, kept and shared once a second reader asks.
 
-    They are kept by their place, not with their batches: a batch that was fetched is a view of
-    its whole run, which would stay in memory with it. A large one is kept when it is asked for
-    again: most streams have one reader at a time, which would leave the whole cache full behind it.
+    Most batches have one reader: live followers of a stream are served as one, and a replay comes
+    alone, which would leave the whole cache full behind it. They are kept by their place, not with
+    their batches: a batch that was fetched is a view of its whole run, which would stay in memory.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -108,7 +108,8 @@ class EncodedBatches:
         # Tiny ones weigh less than the objects that hold them, and are bounded by these.
         self._wires_max = max(bytes_max // WIRE_OBJECT_BYTES, WIRES_MIN)
         self._wires: OrderedDict[int, bytes] = OrderedDict()  # by their places
-        self._asked_once: OrderedDict[int, None] = OrderedDict()  # of the large ones
+        # Many small ones that come between must not have the large ones be forgotten.
+        self._small, self._large = _AskedOnce(), _AskedOnce()
         self.bytes_held = 0
 
     def wire(self, entry: Entry) -> bytes:
@@ -120,19 +121,10 @@ class EncodedBatches:
             wire = encode_sequenced(
                 entry.payload, entry.count, entry.first_seq_num, entry.timestamps, 0, entry.count
             )
-            if len(wire) < WIRE_BYTES_LARGE or self._was_asked_for(place):
+            asked_once = self._small if len(wire) < WIRE_BYTES_LARGE else self._large
+            if asked_once.is_second(place):
                 self._keep(place, wire)
         return wire
-
-    def _was_asked_for(self, place: int) -> bool:
-        asked = self._asked_once
-        if place in asked:
-            del asked[place]
-            return True
-        asked[place] = None
-        if len(asked) > PLACES_ASKED_MAX:
-            asked.popitem(last=False)
-        return False
 
     def _keep(self, place: int, wire: bytes) -> None:
         wires = self._wires
@@ -142,3 +134,21 @@ class EncodedBatches:
             self.bytes_held > self._bytes_max or len(wires) > self._wires_max
         ):
             self.bytes_held -= len(wires.popitem(last=False)[1])
+
+
+class _AskedOnce:
+    """The places that were asked for lately, each by one reader."""
+
+    def __init__(self) -> None:
+        self.places: OrderedDict[int, None] = OrderedDict()
+
+    def is_second(self, place: int) -> bool:
+        """Note that somebody asks; returns whether somebody has before, and begins anew then."""
+        places = self.places
+        if place in places:
+            del places[place]
+            return True
+        places[place] = None
+        if len(places) > PLACES_ASKED_MAX:
+            places.popitem(last=False)
+        return False
