@@ -11,6 +11,7 @@ import asyncio
 import logging
 
 import msgspec
+import numpy as np
 
 from bourn.catalog.cold import ColdStreams
 from bourn.catalog.table import Capture
@@ -127,23 +128,22 @@ class Snapshots:
     async def _copy_runs(
         self, capture: Capture, many: list[tuple[int, RunIndex]], ordinal: int
     ) -> None:
-        loop = asyncio.get_running_loop()
-        copied_bytes = 0
+        # In one piece, which goes back to the system as one; what is dropped meanwhile leaves room.
+        whole = np.empty(sum(runs.size_bytes for _, runs in many), np.uint8).data
+        copied_bytes, asked_at = 0, 0
         for at, runs in many:
-            pieces: list[bytearray] = []
+            begin = copied_bytes
             first = 0
             while piece := runs.piece(first, ordinal, SNAPSHOT_RUNS_PIECE_BYTES):
-                pieces.append(piece)
-                first = last_commit(piece) + 1
+                whole[copied_bytes : copied_bytes + len(piece)] = piece
                 copied_bytes += len(piece)
-                if copied_bytes >= SNAPSHOT_RUNS_PIECE_BYTES:
-                    copied_bytes = 0
+                first = last_commit(piece) + 1
+                if copied_bytes >= asked_at + SNAPSHOT_RUNS_PIECE_BYTES:
+                    asked_at = copied_bytes
                     await self._clock.sleep(0)  # others want their turn too
-            if len(pieces) <= 1:
-                whole = b"".join(pieces)
-            else:
-                whole = await loop.run_in_executor(None, b"".join, pieces)
-            capture.images[at] = msgspec.structs.replace(capture.images[at], runs=whole)
+            capture.images[at] = msgspec.structs.replace(
+                capture.images[at], runs=whole[begin:copied_bytes].toreadonly()
+            )
 
     async def _put(self, key: str, data: bytes) -> bool:
         """Create the object; False where it is there already.

@@ -66,7 +66,7 @@ class StreamImage(msgspec.Struct, frozen=True):
     fencing_token: str
     trim_point: int
     last_write_ms: int
-    runs: bytes
+    runs: bytes | memoryview
     next_check_s: int
 
 

@@ -114,7 +114,7 @@ class RunIndex:
         self._expires_in_order: bool | None = True
 
     @classmethod
-    def from_bytes(cls, rows: bytes) -> Self:
+    def from_bytes(cls, rows: bytes | memoryview) -> Self:
         """Take over what `to_bytes` gave; raises Undecodable for anything else."""
         index = cls()
         if len(rows) <= _FEW_ROWS * RUN_BYTES:
@@ -128,14 +128,14 @@ class RunIndex:
         return index
 
     @classmethod
-    def from_checked(cls, rows: bytes) -> Self:
+    def from_checked(cls, rows: bytes | memoryview) -> Self:
         """Take over rows that `fault_in_rows` has found nothing wrong with."""
         index = cls()
         index._rows += rows
         index._expires_in_order = None
         return index
 
-    def _append_all(self, rows: bytes) -> None:
+    def _append_all(self, rows: bytes | memoryview) -> None:
         if len(rows) % RUN_BYTES:
             raise Undecodable(_CUT_SHORT)
         for *fields, flags in _ROW.iter_unpack(rows):
